@@ -1,0 +1,79 @@
+"""The whole configuration of a run as frozen values: the one place for each default.
+
+Knows nothing of YAML, the environment or the command line: ``options.py`` merges those and
+builds a :class:`Config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+
+DEMO_MODEL = "smollm2-135m"
+
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+PROGRESS_MODES = ("auto", "rich", "plain", "json", "none")
+LOOP_POLICIES = ("warn", "stop", "ignore")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, and where it runs."""
+
+    name: str = DEMO_MODEL
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 0
+    offline: bool = False
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """Where the prompt comes from: exactly one of ``file`` ("-" is standard input) and ``text``."""
+
+    file: str | None = None
+    text: str | None = None
+    chat: bool = False
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How long the text gets and what ends it."""
+
+    max_tokens: int = 2048
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    on_loop: str = "warn"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The run directory and its unit of durability."""
+
+    directory: str | None = None
+    chunk_tokens: int = 1024
+
+
+@dataclass(frozen=True)
+class DisplayConfig:
+    """What the person sees."""
+
+    progress: str = "auto"
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """A complete, validated configuration."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    drafting: DraftingSettings = field(default_factory=DraftingSettings)
+    run: RunConfig = field(default_factory=RunConfig)
+    display: DisplayConfig = field(default_factory=DisplayConfig)

@@ -1,0 +1,63 @@
+"""What the engine can be told, as frozen values with their defaults. Imports nothing heavy.
+
+This is the one place for these defaults: the YAML configuration and the command line read them
+from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+METHODS = ("auto", "lookup", "autoregressive")
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """Everything that decides the text, besides model and prompt.
+
+    Attributes:
+        seed: key of the counter-based noise; 0 .. 2**63 - 1.
+        temperature: divides the logits; 0 means greedy (no noise).
+        top_k: keep the k best logits (ties kept); 0 is off.
+        top_p: keep the smallest set of most likely tokens whose mass reaches top_p; 1 is off.
+        min_p: keep tokens with probability >= min_p * max probability (arXiv 2407.01082); 0 is off.
+        eta: eta-sampling's epsilon (arXiv 2210.15191); 0 is off.
+        penalty: contextual penalty theta (TokenSwift, section 3.4); 1 is off.
+        penalty_window: number of last tokens, prompt included, whose logits are penalised.
+        suppress_ids: token ids that can never be chosen.
+        eos_ids: end-of-text ids, held back until ``min_tokens`` tokens are written.
+        min_tokens: no end-of-text before this many generated tokens.
+    """
+
+    seed: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.1
+    eta: float = 0.0
+    penalty: float = 1.2
+    penalty_window: int = 1024
+    suppress_ids: tuple[int, ...] = ()
+    eos_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class DraftingSettings:
+    """Everything that decides the speed and nothing of the text.
+
+    Attributes:
+        method: one of :data:`METHODS`.
+        ngram_size: length n of the n-grams that are reused (paper: 4).
+        ngram_candidates: most frequent continuations offered per key (paper: 20); 0 is off.
+        suffix_max_draft: longest draft the suffix automaton offers, in tokens.
+        max_nodes: most drafted tokens verified in one forward pass.
+        prefill_chunk: prompt tokens per prefill forward.
+    """
+
+    method: str = "auto"
+    ngram_size: int = 4
+    ngram_candidates: int = 20
+    suffix_max_draft: int = 16
+    max_nodes: int = 15
+    prefill_chunk: int = 512
