@@ -25,8 +25,6 @@ class SamplingSettings:
         penalty: contextual penalty theta (TokenSwift, section 3.4); 1 is off.
         penalty_window: number of last tokens, prompt included, whose logits are penalised.
         suppress_ids: token ids that can never be chosen.
-        eos_ids: end-of-text ids, held back until ``min_tokens`` tokens are written.
-        min_tokens: no end-of-text before this many generated tokens.
     """
 
     seed: int = 0
@@ -38,8 +36,6 @@ class SamplingSettings:
     penalty: float = 1.2
     penalty_window: int = 1024
     suppress_ids: tuple[int, ...] = ()
-    eos_ids: tuple[int, ...] = ()
-    min_tokens: int = 0
 
 
 @dataclass(frozen=True)

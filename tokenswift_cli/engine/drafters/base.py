@@ -1,0 +1,20 @@
+"""The seam of all drafters: propose paths, and learn what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenswift_cli.engine.tree import Draft
+
+
+class Drafter(Protocol):
+    """Guesses how the text goes on. A wrong guess costs time and never text."""
+
+    name: str
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take in committed tokens (first the prompt, then each step's), O(1) amortised per token."""
+
+    def propose(self) -> list[Draft]:
+        """Paths after the last committed token, best first; may be empty. O(1) in the text's length."""

@@ -1,0 +1,237 @@
+"""The generation engine: prefill, then one verified step after another.
+
+Knows token ids and tensors; nothing of tokenizers, files, consoles or configuration formats. Whatever
+drafters and planner it is given, the text is that of plain decoding with the same target, sampling
+settings and seed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from tokenswift_cli.engine.drafters.base import Drafter
+from tokenswift_cli.engine.drafters.ngram import NgramDrafter
+from tokenswift_cli.engine.drafters.suffix import SuffixDrafter
+from tokenswift_cli.engine.history import TokenHistory
+from tokenswift_cli.engine.planner import FixedPlanner, Planner, SpeedPlanner
+from tokenswift_cli.engine.sampling import Sampler
+from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+from tokenswift_cli.engine.tree import Draft, TokenTree
+from tokenswift_cli.engine.verify import Walk, walk
+from tokenswift_cli.models.target import Target
+
+# Row counts timed before the first step, so that the planner starts from facts.
+_PROBED_ROWS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One verification.
+
+    Attributes:
+        tokens: the tokens committed, in order; at least one.
+        drafted: drafted positions: the depth of the verified tree.
+        accepted: drafted tokens among ``tokens``.
+        rows: tokens in the forward pass, the root included.
+        shares: drafted and accepted positions by drafter.
+        draft_seconds: proposing and planning.
+        verify_seconds: the forward pass and the walk.
+        plain_seconds: estimated cost of a plain step now, for the speed-up; None before it is known.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: int
+    accepted: int
+    rows: int
+    shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    plain_seconds: float | None = None
+
+
+def build_drafters(settings: DraftingSettings) -> list[Drafter]:
+    """The drafters of a method, most trusted first."""
+    if settings.method == "autoregressive":
+        return []
+    drafters: list[Drafter] = [SuffixDrafter(settings.suffix_max_draft)]
+    if settings.ngram_candidates:
+        drafters.append(NgramDrafter(settings.ngram_size, settings.ngram_candidates))
+    return drafters
+
+
+def build_planner(settings: DraftingSettings) -> Planner:
+    """The planner of a method."""
+    if settings.method == "autoregressive":
+        return FixedPlanner(0)
+    return SpeedPlanner(settings.max_nodes, may_skip=settings.method == "auto")
+
+
+class Engine:
+    """Writes one text.
+
+    Args:
+        target: the model with an empty cache.
+        sampling: what decides the text.
+        drafting: what decides the speed.
+        end_ids: end-of-text ids; the text ends with the first one chosen.
+        ignore_end: never choose an end-of-text id.
+        min_tokens: no end-of-text before this many generated tokens.
+        drafters: instead of the method's own.
+        planner: instead of the method's own.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sampling: SamplingSettings,
+        drafting: DraftingSettings,
+        *,
+        end_ids: Sequence[int] = (),
+        ignore_end: bool = False,
+        min_tokens: int = 0,
+        drafters: Sequence[Drafter] | None = None,
+        planner: Planner | None = None,
+    ) -> None:
+        self._target = target
+        self._sampling = sampling
+        self._drafting = drafting
+        self._held_ids = tuple(end_ids)
+        self._end_ids = frozenset() if ignore_end else frozenset(end_ids)
+        self._ignore_end = ignore_end
+        self._min_tokens = min_tokens
+        self._drafters = build_drafters(drafting) if drafters is None else list(drafters)
+        self._planner = build_planner(drafting) if planner is None else planner
+        self._sampler: Sampler | None = None
+        self._history: TokenHistory | None = None
+        self._root = -1
+
+    def prefill(self, token_ids: Sequence[int], prompt_tokens: int) -> Iterator[int]:
+        """Read what stands already, in chunks.
+
+        Args:
+            token_ids: the prompt and, on resume, the text so far; not empty.
+            prompt_tokens: how many of them are prompt.
+
+        Yields:
+            the number of tokens read so far.
+
+        Raises:
+            ValueError: ``token_ids`` is empty or holds an id outside the vocabulary.
+        """
+        if not token_ids:
+            raise ValueError("the prompt holds no token")
+        if not 0 <= min(token_ids) <= max(token_ids) < self._target.vocabulary_size:
+            raise ValueError(f"token ids must lie in 0..{self._target.vocabulary_size - 1}")
+        self._sampler = Sampler(
+            self._sampling,
+            self._target.vocabulary_size,
+            self._target.device,
+            held_ids=self._held_ids,
+            held_until=sys.maxsize if self._ignore_end else prompt_tokens + self._min_tokens,
+        )
+        self._history = TokenHistory(token_ids, self._target.device)
+        self._root = token_ids[-1]
+        # The last token is the first root: its logits come with the first verification.
+        before_root = len(token_ids) - 1
+        for first in range(0, before_root, self._drafting.prefill_chunk):
+            last = min(first + self._drafting.prefill_chunk, before_root)
+            self._target.read(token_ids[first:last])
+            for drafter in self._drafters:
+                drafter.extend(token_ids[first:last])
+            yield last
+        for drafter in self._drafters:
+            drafter.extend(token_ids[-1:])
+        yield len(token_ids)
+
+    def steps(self, max_tokens: int) -> Iterator[Step]:
+        """Write until end-of-text or exactly ``max_tokens`` more tokens.
+
+        May be left and called again; each step's tokens are final.
+
+        Raises:
+            NonFiniteLogitsError: the model produced NaN or Inf.
+        """
+        if self._history is None:
+            raise RuntimeError("prefill comes before steps")
+        if self._drafters:
+            self._probe_costs()
+        left = max_tokens
+        while left > 0:
+            step = self._step(left)
+            left -= len(step.tokens)
+            yield step
+            if step.tokens[-1] in self._end_ids:
+                return
+
+    @torch.inference_mode()
+    def _step(self, limit: int) -> Step:
+        assert self._history is not None and self._sampler is not None
+        started = time.perf_counter()
+        # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
+        drafts = self._propose(limit - 1)
+        tree = self._planner.plan(self._root, drafts)
+        drafted_at = time.perf_counter()
+
+        chain = tree.is_chain
+        logits = self._target.verify(
+            tree.tokens, None if chain else tree.depths, None if chain else tree.visibility()
+        )
+        done = walk(tree, logits, self._history, self._sampler, end_ids=self._end_ids, limit=limit)
+        self._target.commit(done.nodes)
+        verified_at = time.perf_counter()
+
+        self._planner.costs.observe(len(tree), verified_at - drafted_at)
+        self._planner.learn(drafts, done.tokens)
+        for drafter in self._drafters:
+            drafter.extend(done.tokens)
+        self._root = done.tokens[-1]
+        return Step(
+            tokens=tuple(done.tokens),
+            drafted=tree.max_depth,
+            accepted=len(done.nodes) - 1,
+            rows=len(tree),
+            shares=_shares(tree, done),
+            draft_seconds=drafted_at - started,
+            verify_seconds=verified_at - drafted_at,
+            plain_seconds=self._planner.costs.seconds(1),
+        )
+
+    def _propose(self, longest: int) -> list[Draft]:
+        drafts = [draft for drafter in self._drafters for draft in drafter.propose()]
+        if longest >= max((len(draft.tokens) for draft in drafts), default=0):
+            return drafts
+        cut = [Draft(d.tokens[:longest], d.drafter, d.strength, d.probabilities[:longest]) for d in drafts]
+        return [draft for draft in cut if draft.tokens]
+
+    def _probe_costs(self) -> None:
+        """Time a few passes over scratch rows; they commit nothing."""
+        self._target.verify([self._root])
+        for rows in _PROBED_ROWS:
+            if rows > 1 + self._drafting.max_nodes:
+                break
+            started = time.perf_counter()
+            self._target.verify([self._root] * rows)
+            self._planner.costs.observe(rows, time.perf_counter() - started)
+
+
+def _shares(tree: TokenTree, done: Walk) -> dict[str, tuple[int, int]]:
+    """Who drafted the positions of the path: the accepted nodes, then the rest of the deepest branch."""
+    path = done.nodes[1:]
+    deepest = max(range(len(tree)), key=tree.depths.__getitem__)
+    branch: list[int] = []
+    while deepest:
+        branch.append(deepest)
+        deepest = tree.parents[deepest]
+    branch.reverse()
+    shares: dict[str, tuple[int, int]] = {}
+    for node, accepted in [(n, 1) for n in path] + [(n, 0) for n in branch[len(path) :]]:
+        draft = tree.drafts[node]
+        assert draft is not None
+        drafted_before, accepted_before = shares.get(draft.drafter, (0, 0))
+        shares[draft.drafter] = (drafted_before + 1, accepted_before + accepted)
+    return shares

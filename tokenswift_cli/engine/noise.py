@@ -1,0 +1,89 @@
+"""Counter-based Gumbel noise: a pure function of (seed, position, token id).
+
+There is no generator state, so nothing has to be saved or replayed: plain decoding, verification,
+drafting, resume and audit all ask for the noise of a position and get the same numbers. The hash is
+the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over a counter stream that is keyed
+by seed and position.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MASK64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX1 = 0xBF58476D1CE4E5B9
+_MIX2 = 0x94D049BB133111EB
+
+
+def _mix(value: int) -> int:
+    """SplitMix64's finaliser on one unsigned 64-bit Python integer."""
+    value = ((value ^ (value >> 30)) * _MIX1) & _MASK64
+    value = ((value ^ (value >> 27)) * _MIX2) & _MASK64
+    return value ^ (value >> 31)
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _stream_key(seed: int, position: int) -> int:
+    """Where the counter stream of one position starts."""
+    return _mix((_mix((seed + _GOLDEN) & _MASK64) + position * _GOLDEN) & _MASK64)
+
+
+def _shift_right(value: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64 (torch's is arithmetic)."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def hash32(seed: int, position: int, token_ids: Tensor) -> Tensor:
+    """32 random bits for each token id at one position.
+
+    Args:
+        seed: 0 .. 2**63 - 1.
+        position: absolute position of the token to be chosen.
+        token_ids: int64 of any shape.
+
+    Returns:
+        int64 of the same shape and device, values in [0, 2**32).
+    """
+    value = (token_ids + 1) * _signed(_GOLDEN) + _signed(_stream_key(seed, position))
+    value = (value ^ _shift_right(value, 30)) * _signed(_MIX1)
+    value = (value ^ _shift_right(value, 27)) * _signed(_MIX2)
+    return _shift_right(value ^ _shift_right(value, 31), 32)
+
+
+def gumbel_from_hash(bits: Tensor) -> Tensor:
+    """Map 32 hash bits to a standard Gumbel variate, -log(-log(u)) with u = (h + 0.5) / 2**32.
+
+    The half keeps u strictly between 0 and 1, so the result is finite for every hash
+    (-3.13 .. 22.87).
+
+    Args:
+        bits: int64, values in [0, 2**32).
+
+    Returns:
+        float64 of the same shape; float32 on devices without float64 (MPS).
+    """
+    if bits.device.type != "mps":
+        uniform = (bits.to(torch.float64) + 0.5) * 2.0**-32
+        return -torch.log(-torch.log(uniform))
+    # In float32 (h + 0.5) / 2**32 rounds to 1 near the top: take the logarithm from the nearer end.
+    lower = (bits.to(torch.float32) + 0.5) * 2.0**-32
+    upper = (((1 << 32) - 1 - bits).to(torch.float32) + 0.5) * 2.0**-32
+    exponential = torch.where(bits < (1 << 31), -torch.log(lower), -torch.log1p(-upper))
+    return -torch.log(exponential)
+
+
+def gumbel(seed: int, position: int, token_ids: Tensor) -> Tensor:
+    """Standard Gumbel noise of each token id at one position.
+
+    Adding it to log-probabilities and taking the argmax draws an exact sample of the softmax
+    (the Gumbel-max trick).
+
+    Args and device as in :func:`hash32`; dtype as in :func:`gumbel_from_hash`.
+    """
+    return gumbel_from_hash(hash32(seed, position, token_ids))

@@ -1,0 +1,153 @@
+"""The token tree: drafted paths merged by shared prefix, ranked by the chance to be accepted.
+
+Node 0 is the root: the last committed token, which the target has not read yet. Every other node
+is a drafted token below its parent. A node's position in the text is that of the root plus its
+depth, never plus its index; it sees the whole cache and its own ancestors.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One path proposed by one drafter.
+
+    Attributes:
+        tokens: the drafted tokens after the root, in order.
+        drafter: name of the proposer.
+        strength: what the drafter knows about its quality, as a small whole number (for example
+            the length of the match it rests on); acceptance is learned by (drafter, strength, depth).
+        probabilities: estimated chance of each token given that the ones before it were accepted;
+            filled in by the planner.
+    """
+
+    tokens: tuple[int, ...]
+    drafter: str
+    strength: int = 0
+    probabilities: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class _Node:
+    token: int
+    depth: int
+    draft: Draft | None
+    reach: float
+    children: dict[int, _Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """Nodes in an order where parents come before children.
+
+    Attributes:
+        tokens: token id of each node; ``tokens[0]`` is the root.
+        parents: index of each node's parent; -1 for the root.
+        depths: 0 for the root.
+        drafts: the draft that first proposed each node; None for the root.
+        reach: estimated chance that the node is accepted; 1 for the root.
+        children: for each node a map from token to the child's index.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    drafts: tuple[Draft | None, ...]
+    reach: tuple[float, ...]
+    children: tuple[dict[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each node's parent is the node before it."""
+        return all(parent == index - 1 for index, parent in enumerate(self.parents))
+
+    @property
+    def max_depth(self) -> int:
+        """Length of the longest drafted path."""
+        return max(self.depths)
+
+    def truncated(self, nodes: int) -> TokenTree:
+        """The first ``nodes`` nodes (the root included): the best ones, as the tree is ranked."""
+        if nodes >= len(self):
+            return self
+        return TokenTree(
+            self.tokens[:nodes],
+            self.parents[:nodes],
+            self.depths[:nodes],
+            self.drafts[:nodes],
+            self.reach[:nodes],
+            tuple({t: i for t, i in kids.items() if i < nodes} for kids in self.children[:nodes]),
+        )
+
+    def visibility(self) -> Tensor:
+        """bool [T, T] on the CPU: row i may look at column j (an ancestor of i, or i itself)."""
+        size = len(self)
+        rows = [[False] * size for _ in range(size)]
+        for index, parent in enumerate(self.parents):
+            if parent >= 0:
+                rows[index] = rows[parent].copy()
+            rows[index][index] = True
+        return torch.tensor(rows)
+
+
+def build_tree(root: int, drafts: Sequence[Draft], max_nodes: int) -> TokenTree:
+    """Merge drafts into one tree and keep its most promising nodes.
+
+    Paths that start alike share nodes. Nodes are taken in order of their estimated chance to be
+    accepted (a child's never exceeds its parent's, so every prefix of the order is a tree), earlier
+    drafts first among equals.
+
+    Args:
+        root: the last committed token.
+        drafts: proposals, in order of preference. A draft without probabilities counts as certain.
+        max_nodes: most drafted nodes (the root not counted); >= 0.
+    """
+    top = _Node(root, 0, None, 1.0)
+    for draft in drafts:
+        node = top
+        for index, token in enumerate(draft.tokens):
+            chance = draft.probabilities[index] if draft.probabilities else 1.0
+            reach = node.reach * chance
+            child = node.children.get(token)
+            if child is None:
+                child = node.children[token] = _Node(token, node.depth + 1, draft, reach)
+            elif reach > child.reach:
+                child.reach, child.draft = reach, draft
+            node = child
+
+    tokens, parents, depths = [root], [-1], [0]
+    origins: list[Draft | None] = [None]
+    reaches, children = [1.0], [{}]  # type: tuple[list[float], list[dict[int, int]]]
+    queue: list[tuple[float, int, int, _Node]] = []
+    serial = 0
+    frontier: list[tuple[int, _Node]] = [(0, top)]
+    while True:
+        for parent, node in frontier:
+            for child in node.children.values():
+                serial += 1
+                heapq.heappush(queue, (-child.reach, serial, parent, child))
+        if not queue or len(tokens) > max_nodes:
+            break
+        _, _, parent, node = heapq.heappop(queue)
+        index = len(tokens)
+        tokens.append(node.token)
+        parents.append(parent)
+        depths.append(node.depth)
+        origins.append(node.draft)
+        reaches.append(node.reach)
+        children.append({})
+        children[parent][node.token] = index
+        frontier = [(index, node)]
+    return TokenTree(
+        tuple(tokens), tuple(parents), tuple(depths), tuple(origins), tuple(reaches), tuple(children)
+    )

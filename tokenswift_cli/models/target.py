@@ -1,0 +1,132 @@
+"""The target model: any causal LM of transformers, driven through its own code with our cache.
+
+Knows token ids and tensors; nothing of tokenizers, sampling or drafts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tokenswift_cli.errors import UnsupportedModelError
+from tokenswift_cli.models import attention
+from tokenswift_cli.models.kv_cache import KeyValueCache
+
+# Two correct float32 computations of the same logits differ by far less than this share of their size.
+_CHECK_TOLERANCE = 1e-2
+_CHECK_TOKENS = 12
+
+
+class Target:
+    """One model and the cache of one sequence.
+
+    Args:
+        model: in eval mode, on its device; its attention implementation is changed.
+        capacity: tokens to preallocate the cache for.
+
+    Raises:
+        UnsupportedModelError: the model does not compute the same with our cache as by itself.
+    """
+
+    def __init__(self, model: PreTrainedModel, capacity: int) -> None:
+        self.model = model
+        self.device: torch.device = model.device
+        self.vocabulary_size: int = model.config.get_text_config().vocab_size
+        self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._adopt_attention()
+        self.cache = KeyValueCache(capacity)
+
+    @torch.inference_mode()
+    def read(self, token_ids: Sequence[int]) -> None:
+        """Append tokens to the cache in plain order, without logits (prefill)."""
+        self._forward(self.cache, token_ids, None, None, logits=1)
+        self.cache.length += len(token_ids)
+
+    @torch.inference_mode()
+    def verify(
+        self, token_ids: Sequence[int], depths: Sequence[int] | None = None, visibility: Tensor | None = None
+    ) -> Tensor:
+        """Logits after each of T tokens that stand behind the cache as a tree; commits nothing.
+
+        Args:
+            token_ids: the root and the drafted tokens, parents first.
+            depths: position of each token minus the cache's length; None for a chain.
+            visibility: bool [T, T] on any device; None for a chain.
+
+        Returns:
+            [T, V] in the model's dtype, on its device.
+        """
+        return self._forward(self.cache, token_ids, depths, visibility, logits=0)
+
+    @torch.inference_mode()
+    def commit(self, rows: Sequence[int]) -> None:
+        """Keep these rows of the last :meth:`verify` as the next tokens of the sequence."""
+        self.cache.commit(rows)
+
+    def _forward(
+        self,
+        cache: KeyValueCache,
+        token_ids: Sequence[int],
+        depths: Sequence[int] | None,
+        visibility: Tensor | None,
+        logits: int,
+    ) -> Tensor:
+        ids = torch.tensor([token_ids], device=self.device)
+        if depths is None:
+            offsets = torch.arange(len(token_ids), device=self.device)
+        else:
+            offsets = torch.tensor(depths, device=self.device)
+        if visibility is not None:
+            visibility = visibility.to(self.device)
+        keywords = {"logits_to_keep": logits} if self._takes_logits_to_keep else {}
+        with attention.attending(attention.AttentionStep(cache, visibility, offsets)):
+            result = self.model(
+                input_ids=ids, position_ids=(offsets + cache.length)[None], use_cache=False, **keywords
+            )
+        rows: Tensor = result.logits[0]
+        return rows
+
+    @torch.inference_mode()
+    def _adopt_attention(self) -> None:
+        """Switch to our attention, and see that a few tokens in two pieces and as a tree come out right."""
+        name = type(self.model).__name__
+        count = min(_CHECK_TOKENS, self.vocabulary_size)
+        token_ids = [(7 * i + 3) % self.vocabulary_size for i in range(count)]
+        ids = torch.tensor([token_ids], device=self.device)
+        if self.model.config._attn_implementation == attention.NAME:
+            self.model.set_attn_implementation("sdpa")
+        expected = self.model(input_ids=ids, use_cache=False).logits[0]
+        self.model.set_attn_implementation(attention.NAME)
+        if self.model.config._attn_implementation != attention.NAME:
+            raise UnsupportedModelError(
+                f"{name} does not use transformers' attention interface, so its cache cannot be driven. "
+                "Use another model."
+            )
+        cache = KeyValueCache(count)
+        half = count // 2
+        self._forward(cache, token_ids[:half], None, None, logits=0)
+        if not cache.layers:
+            raise UnsupportedModelError(
+                f"{name} has no attention layer that the engine can drive. Use another model."
+            )
+        cache.length = half
+        # A tree: every second node is a sibling that must not be seen by the path.
+        nodes = [token for token in token_ids[half:] for _ in range(2)]
+        depths = [index for index in range(count - half) for _ in range(2)]
+        size = len(nodes)
+        visible = torch.eye(size, dtype=torch.bool)
+        depth = torch.tensor(depths)
+        visible[:, ::2] |= depth[:, None] > depth[None, ::2]
+        actual = self._forward(cache, nodes, depths, visible, logits=0)
+        wanted = expected[half:].repeat_interleave(2, dim=0)
+        error = (actual.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6)
+        tolerance = _CHECK_TOLERANCE if expected.dtype == torch.float32 else 0.1
+        if not error <= tolerance:
+            raise UnsupportedModelError(
+                f"{name} computes other logits with the engine's attention than by itself (relative difference "
+                f"{float(error):.2g}), so its text would not be exact. Use another model."
+            )
