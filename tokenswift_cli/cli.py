@@ -1,0 +1,270 @@
+"""The command line: parses, says errors in one sentence, sets the exit code.
+
+Only typer is imported here. Commands, and with them everything heavy, are imported inside the
+functions, so that ``--help`` and ``--version`` answer at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from tokenswift_cli import __version__
+from tokenswift_cli.errors import TokenSwiftError, UsageError
+from tokenswift_cli.flags import DISPLAY, FLAGS, RESUME_FLAGS, RUN, Flag, given_values
+
+PROGRAM: Final = "tokenswift"
+
+
+class _Interrupted(Exception):
+    """Ctrl-C where no run catches it: while reading the prompt or loading libraries."""
+
+    exit_code = 130
+
+
+_Command = TypeVar("_Command", bound=Callable[..., int])
+
+_NO_VALUE: Final = " "  # typer would show <bool> beside every switch
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name=PROGRAM,
+    help="Very long text from your own language model: fast, exact, and never lost.",
+    epilog="Start with: tokenswift generate --prompt FILE --max-tokens 100k",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings=_CONTEXT,
+)
+
+
+def _with_flags(flags: Sequence[Flag], *, show_defaults: bool) -> Callable[[_Command], _Command]:
+    """Give a command the flags of the table in the place of its ``**parameters``."""
+
+    def decorate(command: _Command) -> _Command:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        arguments = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
+        # Arguments first, then the table, then the command's own switches: the order of the help.
+        first = [parameter for parameter in arguments if parameter.default is parameter.empty]
+        last = [parameter for parameter in arguments if parameter.default is not parameter.empty]
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*first, *(_parameter(flag, show_defaults) for flag in flags), *last]
+        )
+        return command
+
+    return decorate
+
+
+def _parameter(flag: Flag, show_default: bool) -> inspect.Parameter:
+    # Values stay text: options.py reads them, so that all errors are shown together.
+    kind: Any = list[str] | None if flag.repeatable else str | None
+    names = flag.names
+    if not flag.metavar:
+        kind = bool | None
+        names = (f"{flag.name}/--no-{flag.name.removeprefix('--')}",)
+    option = typer.Option(
+        *names,
+        help=flag.help_with_default if show_default else flag.help,
+        rich_help_panel=flag.panel,
+        metavar=flag.metavar or _NO_VALUE,
+        show_default=False,
+    )
+    return inspect.Parameter(
+        flag.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+def _switch(*names: str, panel: str, help: str) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, metavar=_NO_VALUE, show_default=False, help=help)
+
+
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "-c",
+        "--config",
+        metavar="YAML",
+        rich_help_panel=RUN,
+        show_default=False,
+        help="Configuration file; flags and environment are stronger.",
+    ),
+]
+_DryRun = Annotated[
+    bool,
+    _switch("--dry-run", panel=RUN, help="Check everything, say what the run would need, write nothing."),
+]
+_Json = Annotated[
+    bool,
+    _switch(
+        "--json",
+        panel=DISPLAY,
+        help="Progress as JSON, and the result as one JSON object on standard output instead of the text.",
+    ),
+]
+_Quiet = Annotated[
+    bool, _switch("-q", "--quiet", panel=DISPLAY, help="No progress; the same as --progress none.")
+]
+_Verbose = Annotated[bool, _switch("-v", "--verbose", panel=DISPLAY, help="Say more.")]
+_RunDirectory = Annotated[
+    Path, typer.Argument(metavar="RUN_DIR", show_default=False, help="The directory of the run.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"{PROGRAM} {__version__}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    help="Write a very long text from a prompt.\n\n"
+    "The run is kept in a directory as it grows: Ctrl-C, a crash or a power cut loses at most the "
+    "current chunk, and `tokenswift resume` goes on from there with the same text.",
+    epilog="""Examples:
+
+  tokenswift generate -p prompts/novel-opening.txt -n 100k -o runs/novel
+
+  tokenswift generate -c configs/demo.yaml --seed 7
+
+  tokenswift generate -m ./my-model -p prompt.txt -n 20k --temp 0.8 > text.txt
+
+  cat notes.txt | tokenswift generate -p - -n 4096 --stop "THE END"
+""",
+)
+@_with_flags(FLAGS, show_defaults=True)
+def generate(
+    *,
+    config: _Config = None,
+    dry_run: _DryRun = False,
+    json: _Json = False,
+    quiet: _Quiet = False,
+    verbose: _Verbose = False,
+    **parameters: object,
+) -> int:
+    """``tokenswift generate``."""
+    verbosity = _verbosity(quiet, verbose)
+    with _interruptible():
+        from tokenswift_cli.commands.generate import run_generate
+
+        return run_generate(
+            given_values(parameters), config, dry_run=dry_run, verbosity=verbosity, json_summary=json
+        )
+
+
+@app.command(
+    help="Go on with a run after Ctrl-C, a crash or a power cut.\n\n"
+    "A larger --max-tokens extends a finished run. Flags that are not given stay as the run has them. "
+    "What decides the text (model, prompt, sampling) must be as it was, or the resume is refused with "
+    "exit code 3; speed and display settings may change.",
+    epilog="""Examples:
+
+  tokenswift resume runs/novel
+
+  tokenswift resume runs/novel --max-tokens 200k
+
+  tokenswift resume runs/novel --method autoregressive --threads 8
+""",
+)
+@_with_flags(RESUME_FLAGS, show_defaults=False)
+def resume(
+    *,
+    run_dir: _RunDirectory,
+    json: _Json = False,
+    quiet: _Quiet = False,
+    verbose: _Verbose = False,
+    **parameters: object,
+) -> int:
+    """``tokenswift resume``."""
+    verbosity = _verbosity(quiet, verbose)
+    with _interruptible():
+        from tokenswift_cli.commands.resume import run_resume
+
+        return run_resume(given_values(parameters), run_dir, verbosity=verbosity, json_summary=json)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    # Typer would turn the interrupt into a silent exit.
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise _Interrupted from None
+
+
+def _verbosity(quiet: bool, verbose: bool) -> int:
+    if quiet and verbose:
+        raise UsageError("-q and -v exclude each other; give one of them.")
+    return -1 if quiet else int(verbose)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name) and return its exit code.
+
+    All that a user is told about an error goes to standard error; a traceback only with
+    ``TOKENSWIFT_DEBUG=1``.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = app(args=words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except _Interrupted as error:
+        _say("Interrupted.")
+        return error.exit_code
+    except TokenSwiftError as error:
+        _say(f"Error: {error}")
+        return error.exit_code
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else PROGRAM
+        _say(f"Error: {error.format_message()}\nTry '{command} --help'.")
+        return error.exit_code
+    except BrokenPipeError:
+        _detach_stdout()
+        return 1
+    except Exception as error:
+        _say(f"Error: {_unexpected(error)}")
+        return 1
+
+
+def _say(message: str) -> None:
+    if _debugging():
+        traceback.print_exc()
+    print(message, file=sys.stderr)
+
+
+def _debugging() -> bool:
+    return os.environ.get("TOKENSWIFT_DEBUG", "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _unexpected(error: Exception) -> str:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if _debugging():
+        return f"unexpected error, {what}"
+    return f"unexpected error, {what}. Set TOKENSWIFT_DEBUG=1 for the traceback."
+
+
+def _detach_stdout() -> None:
+    # The reader is gone; the interpreter's own flush at exit must not complain about it again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run())

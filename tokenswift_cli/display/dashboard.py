@@ -1,0 +1,125 @@
+"""The live dashboard on a terminal: fixed height, calm, redrawn a few times a second."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TextIO
+
+from rich.text import Text
+
+from tokenswift_cli.display.base import Display, LineWriter
+from tokenswift_cli.display.frame import ALARM, FAINT, STRONG, frame
+from tokenswift_cli.display.region import TerminalRegion, in_foreground, terminal_size
+from tokenswift_cli.display.run_view import RunView
+from tokenswift_cli.display.wording import finished_headline, summary, visible
+from tokenswift_cli.events import Event, LoopDetected, Notice, RunFinished
+
+REDRAWS_PER_SECOND = 4.0
+
+
+class Dashboard(Display):
+    """Shows a run on the terminal behind ``stream`` and leaves a summary there when it closes.
+
+    Handling an event only notes it. A thread draws at a fixed pace, so spinner and clock move
+    while the engine computes; with ``redraws_per_second`` 0 there is no thread and :meth:`draw`
+    is called by hand.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        no_color: bool = False,
+        redraws_per_second: float = REDRAWS_PER_SECOND,
+        clock: Callable[[], float] = time.monotonic,
+        size: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._size = size or (lambda: terminal_size(stream))
+        self._region = TerminalRegion(LineWriter(stream).raw, self._size, no_color=no_color)
+        self._view = RunView(opened_at=clock())
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._continued = False
+        self._signal_before: object = None
+        self._thread: threading.Thread | None = None
+        if redraws_per_second > 0:
+            self._watch_for_continue()
+            self._thread = threading.Thread(
+                target=self._redraw, args=(1.0 / redraws_per_second,), name="dashboard", daemon=True
+            )
+            self._thread.start()
+
+    def handle(self, event: Event) -> None:
+        with self._lock:
+            self._view.apply(event, self._clock())
+            if isinstance(event, LoopDetected):
+                self._lasting(Text.assemble(("warning: ", ALARM), visible(event.message)))
+            elif isinstance(event, Notice):
+                style = ALARM if event.level == "warning" else FAINT
+                self._lasting(Text.assemble((f"{event.level}: ", style), visible(event.message)))
+
+    def draw(self) -> None:
+        """Paint the present state."""
+        with self._lock:
+            if self._closing.is_set() or not in_foreground(self._stream):
+                return
+            if self._continued:
+                self._continued = False
+                self._region.forget()
+            columns, lines = self._size()
+            self._region.paint(frame(self._view, columns, lines, self._clock()))
+
+    def close(self) -> None:
+        """Stop drawing, erase the picture, leave the summary. The terminal stays usable."""
+        with self._lock:
+            if self._closing.is_set():
+                return
+            self._closing.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+            self._restore_signal()
+        with self._lock:
+            self._region.print_above(closing_lines(self._view))
+
+    def _lasting(self, line: Text) -> None:
+        self._region.print_above([line])
+        self.draw()
+
+    def _redraw(self, seconds: float) -> None:
+        self.draw()
+        while not self._closing.wait(seconds):
+            self.draw()
+
+    def _watch_for_continue(self) -> None:
+        """After Ctrl-Z and fg the shell has written below the picture: start a new one there."""
+        if hasattr(signal, "SIGCONT") and threading.current_thread() is threading.main_thread():
+            self._signal_before = signal.signal(signal.SIGCONT, self._on_continue)
+
+    def _on_continue(self, number: int, where: FrameType | None) -> None:
+        self._continued = True
+
+    def _restore_signal(self) -> None:
+        if self._signal_before is not None:
+            with contextlib.suppress(ValueError, TypeError):  # closed by another thread
+                signal.signal(signal.SIGCONT, self._signal_before)  # type: ignore[arg-type]
+            self._signal_before = None
+
+
+def closing_lines(view: RunView) -> list[Text]:
+    """What remains on the terminal: the result, or where the run is if it did not finish."""
+    finished: RunFinished | None = view.finished
+    if finished is None:
+        if view.started is None:
+            return []
+        return [Text.assemble(("run directory  ", FAINT), visible(view.started.run_dir))]
+    lines = [Text(finished_headline(finished), style=STRONG)]
+    for label, value in summary(finished):
+        lines.append(Text.assemble((f"  {label:<15}", FAINT), visible(value)))
+    return lines

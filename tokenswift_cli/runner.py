@@ -1,0 +1,252 @@
+"""A run from start to end: model -> engine -> run directory -> events.
+
+Drives the engine in chunks. A chunk is the unit of durability: its tokens, text and metrics are on disk
+before the next one begins.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenswift_cli import __version__
+from tokenswift_cli.config import Config
+from tokenswift_cli.disk_errors import resume_command
+from tokenswift_cli.errors import ResumeRefusedError, UsageError
+from tokenswift_cli.events import Event, Loading, Notice
+from tokenswift_cli.metrics import peak_process_memory_bytes
+from tokenswift_cli.text_settings import text_deciding_differences
+from tokenswift_cli.outcome import RunOutcome
+from tokenswift_cli.preflight import Preflight, disk_need, free_disk
+from tokenswift_cli.prompt_input import PromptText
+from tokenswift_cli.run_dir import RunDirectory, default_run_path
+from tokenswift_cli.signals import StopRequests
+from tokenswift_cli.yaml_config import dump_yaml
+
+if TYPE_CHECKING:
+    from tokenswift_cli.models.loading import LoadedModel
+    from tokenswift_cli.run_dir import Recovery
+
+Publish = Callable[[Event], None]
+
+_RUNS = Path("runs")
+
+
+def generate(
+    config: Config, prompt: PromptText, *, publish: Publish, dry_run: bool = False
+) -> RunOutcome:
+    """Write a new text.
+
+    Args:
+        config: validated.
+        prompt: the prompt's text and bytes.
+        publish: gets every event.
+        dry_run: load, measure and check, but write nothing.
+
+    Raises:
+        TokenSwiftError: see the subclasses in errors.py; nothing checkpointed is ever lost.
+    """
+    with StopRequests() as stops:
+        for notice in prompt.notices:
+            publish(Notice(notice))
+        loaded = _load(config, publish)
+        prompt_ids = encode_prompt(loaded.tokenizer, prompt.text, config.prompt.chat, config.prompt.system)
+        path = Path(config.run.directory) if config.run.directory else default_run_path(_RUNS, datetime.now())
+        target = _target(loaded, len(prompt_ids), config)
+        check = _preflight(loaded, target, len(prompt_ids), config, path)
+        if dry_run:
+            for line in check.lines():
+                publish(Notice(line))
+            check.require_room()
+            return RunOutcome("dry-run", None, 0, config.generation.max_tokens, len(prompt_ids))
+        check.require_room()
+        stops.defer()
+        with RunDirectory.create(
+            path,
+            run_yaml=dump_yaml(config),
+            meta=_meta(loaded, config),
+            prompt_text=prompt.raw,
+            prompt_ids=prompt_ids,
+        ) as directory:
+            return _write(directory, config, loaded, target, None, stops, publish)
+
+
+def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish) -> RunOutcome:
+    """Continue the text in ``run_dir`` exactly as an undisturbed run would have gone on.
+
+    Args:
+        run_dir: made by :func:`generate`.
+        stored: its run.yaml.
+        requested: the same with this session's changes; only speed, display and ``max_tokens`` may differ.
+        publish: gets every event.
+
+    Raises:
+        ResumeRefusedError: model, tokenizer or a setting that decides the text differs.
+    """
+    differences = text_deciding_differences(stored, requested)
+    if differences:
+        raise ResumeRefusedError(
+            f"Resume refused, as the text in {run_dir} was written with other settings: "
+            + "; ".join(differences)
+            + ". Leave these options out, or start a new run."
+        )
+    with StopRequests() as stops, RunDirectory.open(run_dir) as directory:
+        recovery = directory.recover()
+        for message in recovery.messages:
+            publish(Notice(message, "warning"))
+        finished = _already_finished(recovery, requested)
+        if finished is not None:
+            if recovery.text_damaged:
+                _rebuild_text(directory, recovery, _load(requested, publish), requested)
+            publish(Notice(finished))
+            return RunOutcome(
+                recovery.finish_reason or "length",
+                str(run_dir),
+                len(recovery.tokens),
+                requested.generation.max_tokens,
+                len(directory.prompt_ids),
+            )
+        loaded = _load(requested, publish)
+        _require_same_model(directory, loaded)
+        target = _target(loaded, len(directory.prompt_ids), requested)
+        _preflight(loaded, target, len(directory.prompt_ids), requested, run_dir).require_room()
+        if requested != stored:
+            directory.update_run_yaml(dump_yaml(requested))
+        stops.defer()
+        return _write(directory, requested, loaded, target, recovery, stops, publish)
+
+
+def encode_prompt(tokenizer: Any, text: str, chat: bool, system: str | None) -> list[int]:
+    """Token ids of the prompt, whole; never truncated.
+
+    Raises:
+        UsageError: a chat was asked for and the model has no chat template, or nothing is left of the text.
+    """
+    if chat:
+        if not getattr(tokenizer, "chat_template", None):
+            raise UsageError("The model has no chat template; leave --chat out.")
+        messages = [{"role": "user", "content": text}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    else:
+        if system is not None:
+            raise UsageError("--system needs --chat.")
+        ids = tokenizer(text, truncation=False)["input_ids"]
+    if not ids:
+        raise UsageError("The prompt holds no token the model knows; give some text.")
+    return [int(token_id) for token_id in ids]
+
+
+def _load(config: Config, publish: Publish) -> LoadedModel:
+    publish(Loading("Starting torch and transformers"))
+    from tokenswift_cli.models.loading import load_model
+
+    return load_model(config.model, lambda message: publish(Loading(message)))
+
+
+def _target(loaded: LoadedModel, prompt_tokens: int, config: Config) -> Any:
+    from tokenswift_cli.models.target import Target
+
+    scratch = config.drafting.max_nodes + 1
+    return Target(loaded.model, prompt_tokens + config.generation.max_tokens + scratch)
+
+
+def _preflight(
+    loaded: LoadedModel, target: Any, prompt_tokens: int, config: Config, path: Path
+) -> Preflight:
+    max_tokens = config.generation.max_tokens
+    return Preflight(
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        position_limit=loaded.position_limit,
+        weight_bytes=target.weight_bytes,
+        kv_bytes=target.kv_bytes_per_token * (prompt_tokens + max_tokens),
+        free_bytes=target.free_bytes(),
+        disk_bytes=disk_need(max_tokens),
+        free_disk_bytes=free_disk(path),
+    )
+
+
+def _meta(loaded: LoadedModel, config: Config) -> dict[str, object]:
+    import torch
+    import transformers
+
+    return {
+        "tokenswift": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+        "device": str(loaded.model.device),
+        "model": loaded.identity.to_json(),
+        "seed": config.sampling.seed,
+        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def _require_same_model(directory: RunDirectory, loaded: LoadedModel) -> None:
+    from tokenswift_cli.models.identity import ModelIdentity
+
+    differences = ModelIdentity.from_json(directory.meta.get("model")).differences(loaded.identity)
+    if differences:
+        raise ResumeRefusedError(
+            f"Resume refused, as the text in {directory.path} was written by another model: "
+            + "; ".join(differences)
+            + ". Name the model of the run with --model, or start a new run."
+        )
+
+
+def _already_finished(recovery: Recovery, config: Config) -> str | None:
+    """Why there is nothing to do, or None."""
+    tokens, reason = len(recovery.tokens), recovery.finish_reason
+    if reason in ("eos", "stop") or (reason == "loop" and config.generation.on_loop == "stop"):
+        return f"The run is finished: its text ended after {tokens} tokens ({reason})."
+    if tokens >= config.generation.max_tokens:
+        return f"The run is finished: it holds {tokens} tokens. Give a larger --max-tokens to extend it."
+    return None
+
+
+def _rebuild_text(
+    directory: RunDirectory, recovery: Recovery, loaded: LoadedModel, config: Config
+) -> None:
+    """output.txt of a finished run, from its tokens."""
+    from tokenswift_cli.transcript import Transcript
+
+    transcript = Transcript(loaded.tokenizer, config.generation.stop, config.generation.on_loop)
+    directory.rewrite_text(transcript.replay(recovery.tokens) + transcript.finish())
+
+
+def _write(
+    directory: RunDirectory,
+    config: Config,
+    loaded: LoadedModel,
+    target: Any,
+    recovery: Recovery | None,
+    stops: StopRequests,
+    publish: Publish,
+) -> RunOutcome:
+    from tokenswift_cli.session import WritingSession
+
+    session = WritingSession(directory, config, loaded, target, recovery, stops, publish)
+    reason = session.run()
+    command = resume_command(directory.path)
+    finished = session.finished_event(reason, None if reason in ("eos", "stop") else command)
+    publish(finished)
+    return RunOutcome(
+        finish_reason=reason,
+        run_dir=str(directory.path),
+        tokens=finished.tokens,
+        max_tokens=config.generation.max_tokens,
+        prompt_tokens=len(directory.prompt_ids),
+        session_tokens=finished.session_tokens,
+        decode_seconds=finished.decode_seconds,
+        tokens_per_second=finished.tokens_per_second,
+        acceptance_rate=finished.acceptance_rate,
+        mean_acceptance_length=finished.mean_acceptance_length,
+        distinct=finished.distinct,
+        peak_process_bytes=peak_process_memory_bytes(),
+        exit_code=stops.exit_code if reason == "interrupted" else 0,
+    )

@@ -1,0 +1,241 @@
+"""One process's stretch of writing: prefill, decode in chunks, make each chunk durable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from tokenswift_cli.config import Config
+from tokenswift_cli.engine.engine import Engine, Step
+from tokenswift_cli.events import (
+    CheckpointSaved,
+    Event,
+    LoopDetected,
+    Notice,
+    PrefillProgress,
+    RunFinished,
+    RunStarted,
+    TextAppended,
+)
+from tokenswift_cli.metrics import RunStatistics, peak_process_memory_bytes, process_memory_bytes
+from tokenswift_cli.models.target import Target
+from tokenswift_cli.signals import StopRequests
+from tokenswift_cli.transcript import Transcript
+
+if TYPE_CHECKING:
+    from tokenswift_cli.models.loading import LoadedModel
+    from tokenswift_cli.run_dir import Recovery, RunDirectory
+
+# Seconds between snapshots; displays draw no faster.
+_PROGRESS_INTERVAL = 0.1
+
+
+class WritingSession:
+    """Owns everything that lives as long as one process writes on one run.
+
+    Args:
+        directory: locked; recovered if it is resumed.
+        config: of the run.
+        loaded: the model, which is the run's own.
+        target: ``loaded.model`` with an empty cache.
+        recovery: what the run holds already; None for a new run.
+        stops: signals received.
+        publish: gets every event.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        config: Config,
+        loaded: LoadedModel,
+        target: Target,
+        recovery: Recovery | None,
+        stops: StopRequests,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._loaded = loaded
+        self._target = target
+        self._stops = stops
+        self._publish = publish
+        self._written = list(recovery.tokens) if recovery else []
+        self._resumed_tokens = len(self._written)
+        self._chunk = recovery.chunk if recovery else 0
+        generation = config.generation
+        self._transcript = Transcript(loaded.tokenizer, generation.stop, generation.on_loop)
+        if recovery:
+            text = self._transcript.replay(recovery.tokens)
+            # A finished run released text that may yet become part of a stop string.
+            if recovery.text_damaged or text != recovery.text:
+                directory.rewrite_text(text)
+        self._engine = Engine(
+            target,
+            config.sampling,
+            config.drafting,
+            end_ids=loaded.eos_ids,
+            ignore_end=generation.ignore_eos,
+            min_tokens=generation.min_tokens,
+        )
+        self._statistics = RunStatistics()
+        self._plain_seconds = 0.0
+        self._next_progress = 0.0
+        self._start_chunk()
+
+    def run(self) -> str:
+        """Write until the text ends or a signal asks to stop; returns the finish reason."""
+        self._announce()
+        if not self._prefill():
+            return self._finish("interrupted")
+        generation = self._config.generation
+        for step in self._engine.steps(generation.max_tokens - len(self._written)):
+            reason = self._take(step)
+            if reason is not None:
+                return self._finish(reason)
+            if len(self._chunk_tokens) >= self._config.run.chunk_tokens:
+                self._save_chunk(None)
+            if self._stops.requested:
+                return self._finish("interrupted")
+        raise RuntimeError("the engine ended without a reason")
+
+    def finished_event(self, reason: str, command: str | None) -> RunFinished:
+        """The last event of the run."""
+        statistics = self._statistics
+        return RunFinished(
+            finish_reason=reason,
+            run_dir=str(self._directory.path),
+            tokens=len(self._written),
+            session_tokens=statistics.session_tokens,
+            decode_seconds=statistics.decode_seconds,
+            tokens_per_second=statistics.tokens_per_second,
+            acceptance_rate=statistics.acceptance_rate,
+            mean_acceptance_length=statistics.mean_acceptance_length,
+            distinct=self._transcript.distinct.values(),
+            peak_process_bytes=peak_process_memory_bytes(),
+            resume_command=command,
+        )
+
+    def _announce(self) -> None:
+        config = self._config
+        self._publish(
+            RunStarted(
+                run_dir=str(self._directory.path),
+                model=self._loaded.name,
+                device=str(self._target.device),
+                dtype=self._loaded.identity.dtype,
+                method=config.drafting.method,
+                prompt_tokens=len(self._directory.prompt_ids),
+                max_tokens=config.generation.max_tokens,
+                resumed_tokens=self._resumed_tokens,
+                seed=config.sampling.seed,
+            )
+        )
+        if self._resumed_tokens:
+            self._publish(
+                Notice(
+                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; reading them again to rebuild "
+                    "the key-value cache, the n-gram index and the penalty window."
+                )
+            )
+
+    def _prefill(self) -> bool:
+        """Read prompt and text; False if a signal asked to stop."""
+        token_ids = self._directory.prompt_ids + self._written
+        started = time.perf_counter()
+        self._publish(PrefillProgress(0, len(token_ids), 0.0))
+        for done in self._engine.prefill(token_ids, len(self._directory.prompt_ids)):
+            self._publish(PrefillProgress(done, len(token_ids), time.perf_counter() - started))
+            if self._stops.requested:
+                return False
+        return True
+
+    def _take(self, step: Step) -> str | None:
+        """Add a step's tokens to the text; the finish reason if that ended it."""
+        started = time.perf_counter()
+        addition = self._transcript.push(step.tokens)
+        tokens = step.tokens[: addition.tokens]
+        self._written.extend(tokens)
+        self._chunk_tokens.extend(tokens)
+        if addition.text:
+            self._chunk_text.append(addition.text)
+            self._publish(TextAppended(addition.text))
+        for count, report in addition.loops:
+            self._publish(LoopDetected(count, report.period, report.message))
+        host_seconds = time.perf_counter() - started
+        seconds = step.draft_seconds + step.verify_seconds + host_seconds
+        for statistics in (self._statistics, self._chunk_statistics):
+            statistics.record(
+                committed=len(tokens), seconds=seconds, shares=step.shares, drafted=step.drafted, accepted=step.accepted
+            )
+        if step.plain_seconds is not None:
+            self._plain_seconds += step.plain_seconds * len(tokens)
+        if started >= self._next_progress:
+            self._publish_progress()
+            self._next_progress = started + _PROGRESS_INTERVAL
+        if addition.finish_reason is not None:
+            return addition.finish_reason
+        generation = self._config.generation
+        if not generation.ignore_eos and tokens[-1] in self._loaded.eos_ids:
+            return "eos"
+        return "length" if len(self._written) >= generation.max_tokens else None
+
+    def _finish(self, reason: str) -> str:
+        if reason != "interrupted":
+            rest = self._transcript.finish()
+            if rest:
+                self._chunk_text.append(rest)
+                self._publish(TextAppended(rest))
+        self._save_chunk(reason)
+        self._publish_progress()
+        return reason
+
+    def _start_chunk(self) -> None:
+        self._chunk_tokens: list[int] = []
+        self._chunk_text: list[str] = []
+        self._chunk_statistics = RunStatistics()
+
+    def _save_chunk(self, reason: str | None) -> None:
+        if reason == "interrupted" and not self._chunk_tokens:
+            return
+        started = time.perf_counter()
+        statistics = self._chunk_statistics
+        metrics = {
+            "tokens": len(self._written),
+            "chunk_tokens": len(self._chunk_tokens),
+            "decode_seconds": statistics.decode_seconds,
+            "tokens_per_second": statistics.tokens_per_second,
+            "acceptance_rate": statistics.acceptance_rate,
+            "mean_acceptance_length": statistics.mean_acceptance_length,
+            "drafters": {
+                name: {"drafted": share.drafted, "accepted": share.accepted}
+                for name, share in statistics.drafters.items()
+            },
+            "distinct": self._transcript.distinct.values(),
+            "kv_bytes": self._target.cache.used_bytes,
+            "process_bytes": process_memory_bytes(),
+            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+        manifest = self._directory.append_chunk(
+            self._chunk_tokens, "".join(self._chunk_text), metrics, finish_reason=reason
+        )
+        self._chunk = manifest.chunk
+        self._start_chunk()
+        self._publish(CheckpointSaved(len(self._written), self._chunk, time.perf_counter() - started))
+
+    def _publish_progress(self) -> None:
+        statistics = self._statistics
+        speedup = None
+        if self._plain_seconds and statistics.decode_seconds:
+            speedup = self._plain_seconds / statistics.decode_seconds
+        self._publish(
+            statistics.progress(
+                tokens=len(self._written),
+                max_tokens=self._config.generation.max_tokens,
+                distinct=self._transcript.distinct.values(),
+                speedup=speedup,
+                kv_bytes=self._target.cache.used_bytes,
+                process_bytes=process_memory_bytes(),
+            )
+        )

@@ -1,0 +1,198 @@
+"""YAML and the configuration: reading with line numbers, writing so that reading gives it back.
+
+The document is composed, not constructed: values keep their source text and line, and
+``coerce.py`` reads them by the type of their key. Nothing in a file can make Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+import yaml
+
+from tokenswift_cli.coerce import CoercionError
+from tokenswift_cli.config import Config
+from tokenswift_cli.config_keys import KEYS, SECTIONS, build_config, flatten, nearest_key, read_value
+from tokenswift_cli.errors import ConfigError
+
+_CORE_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
+)
+_NULL: Final = "tag:yaml.org,2002:null"
+_HEADER: Final = "# The resolved configuration of this run; `tokenswift resume` reads it. Do not edit.\n"
+
+
+@dataclass(frozen=True)
+class YamlValue:
+    """One value of a file: dotted ``path``, ``value`` as text or list of texts, ``origin``."""
+
+    path: str
+    value: str | list[str]
+    origin: str
+
+
+@dataclass(frozen=True)
+class YamlReading:
+    """The values of a file (null ones left out) and everything that is wrong with it."""
+
+    values: tuple[YamlValue, ...]
+    problems: tuple[str, ...]
+
+
+class _Problem(Exception):
+    """One complete error message, to be listed with the others."""
+
+
+def read_yaml(text: str, source: str) -> YamlReading:
+    """Read the values of a configuration file.
+
+    Args:
+        text: the document; a leading byte order mark is ignored.
+        source: the file's name as messages should show it.
+    """
+    try:
+        root = yaml.compose(text.removeprefix("\ufeff"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        return YamlReading((), (f"{source}{where}: not valid YAML: {error.problem or error.context}",))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return YamlReading((), (f"{source} line {line}: character {error.character:#06x} is not allowed",))
+    except RecursionError:
+        return YamlReading((), (f"{source}: nested too deeply for a configuration",))
+    if root is None or root.tag == _NULL:
+        return YamlReading((), ())
+    if not isinstance(root, yaml.MappingNode):
+        wanted = ", ".join(SECTIONS)
+        return YamlReading((), (f"{source} {_line(root)}: must be a mapping with the sections {wanted}",))
+    values: list[YamlValue] = []
+    problems: list[str] = []
+    for section, node in _entries(root, source, "", problems):
+        if section not in SECTIONS:
+            problems.append(f"{source} {_line(node)}: {_unknown_section(section)}")
+        elif node.tag == _NULL:
+            continue
+        elif not isinstance(node, yaml.MappingNode):
+            problems.append(f"{source} {_line(node)}: section {section} must be a mapping of keys to values")
+        else:
+            _read_section(section, node, source, values, problems)
+    return YamlReading(tuple(values), tuple(problems))
+
+
+def _read_section(
+    section: str, node: yaml.MappingNode, source: str, values: list[YamlValue], problems: list[str]
+) -> None:
+    for name, value_node in _entries(node, source, f"{section}.", problems):
+        path, origin = f"{section}.{name}", f"{source} {_line(value_node)}"
+        if path not in KEYS:
+            near = nearest_key(section, name)
+            hint = f"; did you mean {near}?" if near else f"; {section} has {', '.join(_names(section))}"
+            problems.append(f"{origin}: unknown key {path}{hint}")
+            continue
+        try:
+            value = _value(value_node, f"{origin}: {path}")
+        except _Problem as problem:
+            problems.append(str(problem))
+            continue
+        if value is not None:
+            values.append(YamlValue(path, value, origin))
+
+
+def _entries(
+    node: yaml.MappingNode, source: str, prefix: str, problems: list[str]
+) -> Iterator[tuple[str, yaml.Node]]:
+    """The (key, value node) pairs of a mapping, each key once; the rest goes to ``problems``."""
+    lines: dict[str, str] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            problems.append(f"{source} {_line(key_node)}: a key must be a plain word")
+        elif key_node.value in lines:
+            first = lines[key_node.value]
+            problems.append(
+                f"{source} {_line(key_node)}: {prefix}{key_node.value} is given twice, first on {first}"
+            )
+        else:
+            lines[key_node.value] = _line(key_node)
+            yield key_node.value, value_node
+
+
+def _value(node: yaml.Node, subject: str) -> str | list[str] | None:
+    if isinstance(node, yaml.SequenceNode):
+        return [_item(item, subject) for item in node.value]
+    if node.tag == _NULL:
+        return None
+    return _item(node, subject)
+
+
+def _item(node: yaml.Node, subject: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        kind = "a mapping" if isinstance(node, yaml.MappingNode) else "a list inside a list"
+        raise _Problem(f"{subject} must be a single value, got {kind}")
+    if node.tag == _NULL:
+        raise _Problem(f"{subject} has an empty item in its list")
+    if node.tag not in _CORE_TAGS:
+        raise _Problem(f"{subject} has the tag {node.tag}, which a configuration may not use")
+    return str(node.value)
+
+
+def _unknown_section(section: str) -> str:
+    near = get_close_matches(section, SECTIONS, n=1)
+    if near:
+        return f"unknown section {section}; did you mean {near[0]}?"
+    key = nearest_key("", section)
+    if key:
+        return f"unknown section {section}; did you mean the key {key}?"
+    return f"unknown section {section}; the sections are {', '.join(SECTIONS)}"
+
+
+def _names(section: str) -> list[str]:
+    return [key.name for key in KEYS.values() if key.section == section]
+
+
+def _line(node: yaml.Node) -> str:
+    return f"line {node.start_mark.line + 1}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Escapes what PyYAML's plain and single-quoted styles lose, such as a lone U+0085."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def dump_yaml(config: Config) -> str:
+    """``config`` as a YAML document that :func:`load_run_yaml` reads back to an equal value."""
+    document: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
+    for path, value in flatten(config).items():
+        key = KEYS[path]
+        document[key.section][key.name] = list(value) if isinstance(value, tuple) else value
+    # An endless line keeps long texts unfolded, one key to a line.
+    return _HEADER + yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31)
+
+
+def load_run_yaml(text: str, source: str = "run.yaml") -> Config:
+    """The configuration that :func:`dump_yaml` wrote.
+
+    Raises:
+        ConfigError: the text is not such a document; every fault is listed with its line.
+    """
+    reading = read_yaml(text, source)
+    problems = list(reading.problems)
+    values: dict[str, object] = {}
+    for item in reading.values:
+        try:
+            values[item.path] = read_value(item.path, item.value)
+        except CoercionError as error:
+            problems.append(f"{item.origin}: {item.path} {error}")
+    if problems:
+        raise ConfigError(problems)
+    return build_config(values)
