@@ -1,6 +1,6 @@
 # Everything starts with `make demo` or `make test`: both set up what they need, once.
 #
-#   PYTHON=python3.12 make setup         another interpreter (3.10 or later)
+#   PYTHON=python3.12 make setup         another interpreter (3.11 or later)
 #   make setup TORCH_OPTIONS=...         more pip options for installing torch, e.g. another index
 
 PYTHON ?= python3
@@ -31,8 +31,8 @@ ifneq ($(VENV_WORKS),yes)
 $(CREATED): always
 endif
 $(CREATED):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo 'error: Python 3.10 or later is needed: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'error: Python 3.11 or later is needed: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
 	@echo 'Making the virtual environment $(VENV)'
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) || \

@@ -37,7 +37,11 @@ def count_after(chunk: int) -> int:
 
 def create(path: Path) -> RunDirectory:
     return RunDirectory.create(
-        path, run_yaml=RUN_YAML, meta={"seed": 7, "model": "tiny"}, prompt_text=b"A\r\n\x00B", prompt_ids=PROMPT_IDS
+        path,
+        run_yaml=RUN_YAML,
+        meta={"seed": 7, "model": "tiny"},
+        prompt_text=b"A\r\n\x00B",
+        prompt_ids=PROMPT_IDS,
     )
 
 

@@ -43,9 +43,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         tokens_sha256 = hashlib.sha256(b"").hexdigest()
     return Manifest(
         sequence=draw(counts),
-        file_hashes={
-            name: tuple(draw(st.lists(digests, min_size=1, max_size=2))) for name in TRACKED_FILES
-        },
+        file_hashes={name: tuple(draw(st.lists(digests, min_size=1, max_size=2))) for name in TRACKED_FILES},
         chunk=len(ends),
         token_count=borders[-1].tokens,
         tokens_sha256=tokens_sha256,
@@ -148,7 +146,9 @@ def test_absurd_fields_are_invalid_even_with_a_right_checksum(changes: dict[str,
 
 
 def test_a_newer_format_is_refused_by_name_and_not_taken_for_damage() -> None:
-    with pytest.raises(ResumeRefusedError, match=r"runs/x/1\.json was written by a newer tokenswift \(format 9"):
+    with pytest.raises(
+        ResumeRefusedError, match=r"runs/x/1\.json was written by a newer tokenswift \(format 9"
+    ):
         decode_manifest(signed(format=9, something_new=[1]), "runs/x/1.json")
     damaged = encode_manifest(FIRST).replace(b'"format":1', b'"format":9')
     with pytest.raises(InvalidManifestError):

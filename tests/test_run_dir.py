@@ -261,7 +261,9 @@ def test_a_flipped_bit_costs_only_the_chunks_from_there_on(
 
 @pytest.mark.parametrize("name", ["output.txt", "metrics.jsonl"])
 @pytest.mark.parametrize("change", ["flip", "truncate", "delete", "link", "directory"])
-def test_damage_beside_the_tokens_costs_no_token(run_path: Path, tmp_path: Path, name: str, change: str) -> None:
+def test_damage_beside_the_tokens_costs_no_token(
+    run_path: Path, tmp_path: Path, name: str, change: str
+) -> None:
     """Case 21: output.txt and metrics.jsonl are derived; tokens.bin is the truth."""
     damaged = run_path / name
     outside = tmp_path / "outside"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tokenswift_cli.events import DrafterShare, Progress
 
@@ -148,7 +148,7 @@ class RunStatistics:
         seconds: float,
         drafted: int = 0,
         accepted: int = 0,
-        shares: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        shares: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         """Add one step: tokens it committed, its seconds, and what the drafters had drafted.
 
@@ -168,7 +168,7 @@ class RunStatistics:
             self._verified_tokens += committed
             self._drafted += drafted
             self._accepted += accepted
-            for name, (drafted_by, accepted_by) in shares.items():
+            for name, (drafted_by, accepted_by) in (shares or {}).items():
                 before = self._shares.get(name, (0, 0))
                 self._shares[name] = (before[0] + drafted_by, before[1] + accepted_by)
         self._record_recent(seconds, committed)

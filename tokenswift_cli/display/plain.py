@@ -86,8 +86,7 @@ class QuietDisplay(Display):
         self._writer = writer
 
     def handle(self, event: Event) -> None:
-        warning = isinstance(event, Notice) and event.level == "warning"
-        if warning or isinstance(event, LoopDetected):
+        if isinstance(event, LoopDetected) or (isinstance(event, Notice) and event.level == "warning"):
             self._writer.line(f"warning: {event.message}")
         elif isinstance(event, RunFinished) and event.finish_reason == "interrupted":
             self._writer.line(finished_headline(event))
