@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tokenswift_cli.run_dir import Recovery, RunDirectory
 
 RUN_YAML = "generation:\n  max_tokens: 100\n"
+NEW_YAML = "generation:\n  max_tokens: 200\n"
 PROMPT_IDS = [1, 70000, 2**32 - 1]
 
 
@@ -86,7 +92,8 @@ def assert_continues(path: Path) -> None:
             assert recovery.text == text_of(recovery.tokens)
         append_next(run)
         chunk = append_next(run)
-    assert assert_whole(path, chunk).messages == ()
+    messages = assert_whole(path, chunk).messages
+    assert all(message.startswith("prompt.txt") for message in messages)  # the only lasting remark
 
 
 def copied(source: Path, target: Path, change: Callable[[Path], None]) -> Path:
@@ -104,3 +111,21 @@ def flip_bit(path: Path, position: int, bit: int = 0) -> None:
 
 def newest_manifest(path: Path) -> Path:
     return max((path / "checkpoints").glob("*.json"))
+
+
+CHANGING_CALLS = ("write", "fsync", "replace", "unlink", "ftruncate", "mkdir")
+
+
+@contextmanager
+def calls_replaced(before: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call ``before(name, arguments)`` ahead of every system call that changes the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGING_CALLS:
+            real = getattr(os, name)
+
+            def call(*arguments: Any, _name: str = name, _real: Callable[..., Any] = real) -> Any:
+                before(_name, arguments)
+                return _real(*arguments)
+
+            patch.setattr(os, name, call)
+        yield

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,12 @@ def test_atomic_write_flushes_before_it_renames(tmp_path: Path, monkeypatch: pyt
     calls: list[str] = []
     for name in ("write", "fsync", "replace"):
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, _n=name, _r=real: (calls.append(_n), _r(*args))[1])
+
+        def recording(*arguments: Any, _name: str = name, _real: Callable[..., Any] = real) -> Any:
+            calls.append(_name)
+            return _real(*arguments)
+
+        monkeypatch.setattr(os, name, recording)
     durable.atomic_write(tmp_path / "a", b"data")
     assert calls == ["write", "fsync", "replace", "fsync"]
     assert (tmp_path / "a").read_bytes() == b"data"

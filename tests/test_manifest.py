@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import replace
@@ -69,13 +70,13 @@ def signed(**changes: Any) -> bytes:
     return json.dumps(record).encode()
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(manifests())
 def test_round_trip(manifest: Manifest) -> None:
     assert decode_manifest(encode_manifest(manifest), "m") == manifest
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(manifests(), st.data())
 def test_a_truncated_manifest_is_invalid(manifest: Manifest, data: st.DataObject) -> None:
     """Case 21: a torn manifest is recognised wherever it was torn."""
@@ -86,19 +87,17 @@ def test_a_truncated_manifest_is_invalid(manifest: Manifest, data: st.DataObject
         decode_manifest(encoded[:size], "m")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=200)
 @given(manifests(), st.data())
 def test_a_flipped_bit_is_recognised_or_changes_nothing(manifest: Manifest, data: st.DataObject) -> None:
     """Case 21: no single flipped bit gives another manifest (it may fall on white space)."""
     encoded = bytearray(encode_manifest(manifest))
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
+    with contextlib.suppress(InvalidManifestError):
         assert decode_manifest(bytes(encoded), "m") == manifest
-    except InvalidManifestError:
-        pass
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.binary() | json_values.map(lambda value: json.dumps(value).encode()))
 @example(b"[" * 100_000)
 @example(b"1" * 100_000)

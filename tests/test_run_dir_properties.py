@@ -49,9 +49,11 @@ def damages(draw: st.DrawFn) -> tuple[str, str, int, int]:
 def apply(path: Path, damage: tuple[str, str, int, int]) -> None:
     name, kind, position, detail = damage
     manifests = sorted((path / "checkpoints").glob("*.json"), reverse=True)
-    target = {"newest": manifests[0], "previous": manifests[-1]}.get(name, path / name)
-    if not target.exists():
+    by_age = {"newest": manifests[:1], "previous": manifests[-1:]}
+    targets = [target for target in by_age.get(name, [path / name]) if target.exists()]
+    if not targets:
         return
+    target = targets[0]
     size = target.stat().st_size
     if kind == "delete":
         target.unlink()
@@ -69,7 +71,7 @@ def apply(path: Path, damage: tuple[str, str, int, int]) -> None:
         target.write_bytes(bytes(data))
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, derandomize=True, max_examples=150)
 @given(st.lists(damages(), min_size=1, max_size=3))
 def test_damage_never_crashes_and_never_invents_a_token(
     whole_run: Path, damage: list[tuple[str, str, int, int]]
@@ -90,10 +92,10 @@ def test_damage_never_crashes_and_never_invents_a_token(
         samples.assert_continues(path)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(damages().filter(lambda damage: damage[0] in ("tokens.bin", "output.txt", "metrics.jsonl", "newest")))
 def test_one_damage_costs_no_more_than_it_must(whole_run: Path, damage: tuple[str, str, int, int]) -> None:
-    """Case 21: all chunks before the damaged one survive; damage elsewhere than in tokens.bin costs one at most."""
+    """Case 21: all chunks before the damaged one survive; a damaged manifest costs one at most."""
     name, kind, *_ = damage
     with tempfile.TemporaryDirectory() as directory:
         path = samples.copied(whole_run, Path(directory) / "run", lambda path: apply(path, damage))
@@ -104,8 +106,8 @@ def test_one_damage_costs_no_more_than_it_must(whole_run: Path, damage: tuple[st
             return
         before = encode_ids(samples.tokens_up_to(total))
         data = (path / "tokens.bin").read_bytes()
-        intact = os.path.commonprefix([before, data])
-        good = max(chunk for chunk in range(CHUNKS + 1) if 4 * samples.count_after(chunk) <= len(intact))
+        ends = [4 * samples.count_after(chunk) for chunk in range(CHUNKS + 1)]
+        good = max(chunk for chunk, end in enumerate(ends) if before[:end] == data[:end])
         recovery = samples.recovered(path)
         if name == "newest":
             assert recovery.chunk in (CHUNKS, CHUNKS - 1)
@@ -117,7 +119,7 @@ def test_one_damage_costs_no_more_than_it_must(whole_run: Path, damage: tuple[st
         assert bool(recovery.lost_tokens) <= bool(recovery.messages)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 2**32 - 1), max_size=6), st.text(max_size=8)), max_size=6),
     st.sets(st.integers(0, 5)),
@@ -143,12 +145,14 @@ def test_any_chunks_come_back_with_reopenings_anywhere(
         assert recovery.messages == ()
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 2**32 - 1)))
 def test_ids_round_trip(ids: list[int]) -> None:
     assert decode_ids(encode_ids(ids)) == ids
     assert encode_ids(ids) == b"".join(value.to_bytes(4, "little") for value in ids)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.binary(), st.integers(0, 5))
 def test_whole_records_never_fail_and_can_be_applied_twice(data: bytes, last_chunk: int) -> None:
     kept = whole_records(data, last_chunk)

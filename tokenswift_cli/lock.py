@@ -6,6 +6,7 @@ or a power cut means nothing: only its text is stale.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -107,6 +108,10 @@ def _write_owner(descriptor: int, path: Path) -> None:
         os.ftruncate(descriptor, len(data))
     except OSError as error:
         error.filename = str(path)
+        if os.fstat(descriptor).st_size == 0:
+            # A new file on a full disk: take it away again, safely, since we hold its lock.
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         raise
 
 

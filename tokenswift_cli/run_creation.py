@@ -30,7 +30,11 @@ def create_run(path: Path, contents: RunContents) -> tuple[RunLock, CheckpointSt
     if refusal := run_layout.refusal_to_create(path, run_layout.kind_of(path)):
         raise refusal
     made = durable.make_directory(path)
-    lock = RunLock.acquire(path / run_layout.LOCK)
+    try:
+        lock = RunLock.acquire(path / run_layout.LOCK)
+    except BaseException:
+        _remove_empty(made)
+        raise
     if set(os.listdir(path)) != {run_layout.LOCK}:  # somebody was faster, and is done already
         lock.release()
         refusal = run_layout.refusal_to_create(path, run_layout.kind_of(path))
@@ -60,5 +64,11 @@ def _remove(path: Path, made: Sequence[Path]) -> None:
             os.rmdir(checkpoints)
         for name in (*run_layout.FILES, run_layout.LOCK):
             durable.remove_if_present(path / name)
-        for directory in made:
-            os.rmdir(directory)  # stops at the first that holds something else
+    _remove_empty(made)
+
+
+def _remove_empty(directories: Sequence[Path]) -> None:
+    """Remove directories, the deepest first, up to the first that holds something."""
+    with contextlib.suppress(OSError):
+        for directory in directories:
+            os.rmdir(directory)

