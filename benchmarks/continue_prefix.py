@@ -39,8 +39,8 @@ def prefix_of_tokens(tokenizer, text: str, tokens: int) -> str:
 def run(method: str, prompt: Path, run_dir: Path, tokens: int, model: str, more: list[str]) -> dict:
     """Summary of one run of the product."""
     command = [
-        sys.executable, "-m", "tokenswift_cli", "generate", "-m", model, "-p", str(prompt), "-o", str(run_dir),
-        "-n", str(tokens), "--ignore-eos", "--method", method, "--json", "--progress", "none", *more,
+        sys.executable, "-m", "tokenswift_cli", "generate", "-m", model, "-p", str(prompt),
+        "-o", str(run_dir), "-n", str(tokens), "--ignore-eos", "--method", method, "--json", "--progress", "none", *more,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -99,11 +99,16 @@ def main() -> None:
     for method in methods:
         rate, length = median(method, "acceptance_rate"), median(method, "mean_acceptance_length")
         distinct = " ".join(f"{value:.2f}" for value in results[method][0]["distinct"])
-        print(
-            f"| {method} | {median(method, 'tokens_per_second'):.1f} | {'-' if rate is None else f'{rate:.2f}'} "
-            f"| {'-' if length is None else f'{length:.2f}'} | {distinct} | {median(method, 'kv_bytes') / MIB:.0f} "
-            f"| {median(method, 'peak_process_bytes') / MIB:.0f} |"
-        )
+        cells = [
+            method,
+            f"{median(method, 'tokens_per_second'):.1f}",
+            "-" if rate is None else f"{rate:.2f}",
+            "-" if length is None else f"{length:.2f}",
+            distinct,
+            f"{median(method, 'kv_bytes') / MIB:.0f}",
+            f"{median(method, 'peak_process_bytes') / MIB:.0f}",
+        ]
+        print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Set-up shared by all tests: no network, two threads, and the models."""
+"""Set-up shared by all tests: no network, few threads, and the models."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import os
 # so that the demo model is converted once and not for each test run.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from typing import TYPE_CHECKING  # noqa: E402
+from typing import TYPE_CHECKING
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
     from tokenswift_cli.models.loading import LoadedModel
 
-torch.set_num_threads(2)
+
+@pytest.fixture(autouse=True)
+def threads(request: pytest.FixtureRequest) -> None:
+    """Tiny models are faster on one thread, and do not wait for each other's cores."""
+    torch.set_num_threads(2 if request.node.get_closest_marker("demo") else 1)
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def test_suffix_automaton_finds_the_longest_earlier_suffix(text):
     automaton = SuffixAutomaton()
     for end, token in enumerate(text, start=1):
         automaton.append(token)
-        length, ends = longest_earlier_suffix(text[:end])
+        length, _ = longest_earlier_suffix(text[:end])
         matches = automaton.matches(3, 1)
         assert (matches[0][0] if matches else 0) == length
         for found, place in matches:

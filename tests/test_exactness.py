@@ -60,8 +60,10 @@ def always_wrong(text, at):
 
 def right_among_siblings(text, at):
     """The true path comes last, below many first tokens, so that node order differs from depth."""
-    wrong = [Draft(((text[at] + i) % 256, 1, 2), "wrong") for i in range(1, 5)] if at < len(text) else []
-    return wrong + [Draft(tuple(text[at : at + 4]), "right")] if at < len(text) else []
+    if at >= len(text):
+        return []
+    wrong = [Draft(((text[at] + i) % 256, 1, 2), "wrong") for i in range(1, 5)]
+    return [*wrong, Draft(tuple(text[at : at + 4]), "right")]
 
 
 def sometimes_right(text, at):
@@ -143,9 +145,7 @@ def test_exactly_as_many_tokens_as_asked_for(count, script):
     """Case 8: blocks are cut, and a count given in parts is the same text."""
     text = list(plain_text("min-p"))
     drafter = Scripted(PROMPT + text, script)
-    tokens, _ = write(
-        tiny_llama(), SAMPLINGS["min-p"], count, drafters=[drafter], planner=FixedPlanner(20)
-    )
+    tokens, _ = write(tiny_llama(), SAMPLINGS["min-p"], count, drafters=[drafter], planner=FixedPlanner(20))
     assert tokens == text[:count]
 
 
@@ -166,7 +166,12 @@ def test_text_goes_on_after_a_fresh_prefill(cut):
     """Case 19: what a resume does, at any place, with another prefill size."""
     text = list(plain_text("top-p"))
     tokens, _ = write(
-        tiny_llama(), SAMPLINGS["top-p"], LONG - cut, method="lookup", prompt=PROMPT + text[:cut], prefill_chunk=300
+        tiny_llama(),
+        SAMPLINGS["top-p"],
+        LONG - cut,
+        method="lookup",
+        prompt=PROMPT + text[:cut],
+        prefill_chunk=300,
     )
     assert tokens == text[cut:]
 
@@ -184,7 +189,12 @@ def test_end_of_text_inside_an_accepted_block():
     place = text.index(end)
     drafter = Scripted(PROMPT + text, always_right)
     tokens, _ = write(
-        tiny_llama(), SAMPLINGS["min-p"], LONG, drafters=[drafter], planner=FixedPlanner(20), end_ids=[end, 255]
+        tiny_llama(),
+        SAMPLINGS["min-p"],
+        LONG,
+        drafters=[drafter],
+        planner=FixedPlanner(20),
+        end_ids=[end, 255],
     )
     assert tokens == text[: place + 1]
 
@@ -200,7 +210,9 @@ def test_none_one_and_several_end_ids(end_ids):
 
 def test_ignored_end_ids_never_occur_and_min_tokens_holds_them_back():
     end_ids = list(range(100))
-    ignored, _ = write(tiny_llama(), SAMPLINGS["min-p"], 300, method="lookup", end_ids=end_ids, ignore_end=True)
+    ignored, _ = write(
+        tiny_llama(), SAMPLINGS["min-p"], 300, method="lookup", end_ids=end_ids, ignore_end=True
+    )
     assert len(ignored) == 300 and not set(ignored) & set(end_ids)
     held, _ = write(tiny_llama(), SAMPLINGS["min-p"], 300, method="lookup", end_ids=end_ids, min_tokens=40)
     plain, _ = write(tiny_llama(), SAMPLINGS["min-p"], 300, end_ids=end_ids, min_tokens=40)

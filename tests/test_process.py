@@ -26,7 +26,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def generate(model, tmp_path):
     prompt = tmp_path / "prompt.txt"
-    prompt.write_bytes("Call me Ishmael.\r\n".encode())
+    prompt.write_bytes(b"Call me Ishmael.\r\n")
 
     def command(run_dir, *more):
         options = ["-m", str(model), "-p", str(prompt), "-o", str(run_dir), "-n", str(TOKENS), "--ignore-eos"]

@@ -238,7 +238,7 @@ def test_stop_string_over_token_and_chunk_borders(config, undisturbed, chunk_tok
 
 def test_extension_finds_a_stop_string_that_began_before(config, undisturbed):
     """What was released at the first end is taken back when it becomes part of a stop string."""
-    tokens, text = undisturbed
+    _, text = undisturbed
     place = text.index(" ", 60) if " " in text[60:] else 80
     stop = text[place : place + 6]
     place = text.index(stop)

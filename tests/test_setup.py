@@ -71,9 +71,7 @@ def planned(directory: Path) -> str:
     command = ["make", "--dry-run", "--no-print-directory", "setup"]
     # Without the settings of the make that may run these tests.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 
 

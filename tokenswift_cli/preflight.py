@@ -62,8 +62,8 @@ class Preflight:
             room = self.position_limit - self.prompt_tokens
             remedy = f"Use --max-tokens {room} or less" if room > 0 else "Use a shorter prompt"
             raise PreflightError(
-                f"{self.prompt_tokens} prompt tokens + {self.max_tokens} new tokens = {total} positions, but the "
-                f"model is made for {self.position_limit}. {remedy}, or a model with a longer context."
+                f"{self.prompt_tokens} prompt tokens + {self.max_tokens} new tokens = {total} positions, but "
+                f"the model is made for {self.position_limit}. {remedy}, or a model with a longer context."
             )
         needed = self.kv_bytes + _WORKING_BYTES
         if self.free_bytes is not None and needed > self.free_bytes:
@@ -72,8 +72,8 @@ class Preflight:
             remedy = f"--max-tokens {room} or less" if room > 0 else "a smaller model"
             raise PreflightError(
                 f"The key-value cache for {total} tokens needs {_gib(self.kv_bytes)} and the run "
-                f"{_gib(_WORKING_BYTES)} besides, but only {_gib(self.free_bytes)} are free. Free memory, or use "
-                f"{remedy}, or a 16-bit --dtype."
+                f"{_gib(_WORKING_BYTES)} besides, but only {_gib(self.free_bytes)} are free. Free memory, or "
+                f"use {remedy}, or a 16-bit --dtype."
             )
         if self.disk_bytes > self.free_disk_bytes:
             raise PreflightError(

@@ -18,12 +18,12 @@ from tokenswift_cli.disk_errors import resume_command
 from tokenswift_cli.errors import ResumeRefusedError, UsageError
 from tokenswift_cli.events import Event, Loading, Notice
 from tokenswift_cli.metrics import peak_process_memory_bytes
-from tokenswift_cli.text_settings import text_deciding_differences
 from tokenswift_cli.outcome import RunOutcome
 from tokenswift_cli.preflight import Preflight, disk_need, free_disk
 from tokenswift_cli.prompt_input import PromptText
 from tokenswift_cli.run_dir import RunDirectory, default_run_path
 from tokenswift_cli.signals import StopRequests
+from tokenswift_cli.text_settings import text_deciding_differences
 from tokenswift_cli.yaml_config import dump_yaml
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ Publish = Callable[[Event], None]
 _RUNS = Path("runs")
 
 
-def generate(
-    config: Config, prompt: PromptText, *, publish: Publish, dry_run: bool = False
-) -> RunOutcome:
+def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: bool = False) -> RunOutcome:
     """Write a new text.
 
     Args:
@@ -155,9 +153,7 @@ def _target(loaded: LoadedModel, prompt_tokens: int, config: Config) -> Any:
     return Target(loaded.model, prompt_tokens + config.generation.max_tokens + scratch)
 
 
-def _preflight(
-    loaded: LoadedModel, target: Any, prompt_tokens: int, config: Config, path: Path
-) -> Preflight:
+def _preflight(loaded: LoadedModel, target: Any, prompt_tokens: int, config: Config, path: Path) -> Preflight:
     max_tokens = config.generation.max_tokens
     return Preflight(
         prompt_tokens=prompt_tokens,
@@ -209,9 +205,7 @@ def _already_finished(recovery: Recovery, config: Config) -> str | None:
     return None
 
 
-def _rebuild_text(
-    directory: RunDirectory, recovery: Recovery, loaded: LoadedModel, config: Config
-) -> None:
+def _rebuild_text(directory: RunDirectory, recovery: Recovery, loaded: LoadedModel, config: Config) -> None:
     """output.txt of a finished run, from its tokens."""
     from tokenswift_cli.transcript import Transcript
 

@@ -135,8 +135,8 @@ class WritingSession:
         if self._resumed_tokens:
             self._publish(
                 Notice(
-                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; reading them again to rebuild "
-                    "the key-value cache, the n-gram index and the penalty window."
+                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; reading them again to "
+                    "rebuild the key-value cache, the n-gram index and the penalty window."
                 )
             )
 
@@ -167,7 +167,11 @@ class WritingSession:
         seconds = step.draft_seconds + step.verify_seconds + host_seconds
         for statistics in (self._statistics, self._chunk_statistics):
             statistics.record(
-                committed=len(tokens), seconds=seconds, shares=step.shares, drafted=step.drafted, accepted=step.accepted
+                committed=len(tokens),
+                seconds=seconds,
+                shares=step.shares,
+                drafted=step.drafted,
+                accepted=step.accepted,
             )
         if step.plain_seconds is not None:
             self._plain_seconds += step.plain_seconds * len(tokens)

@@ -132,9 +132,7 @@ class Sampler:
         self._all_ids = torch.arange(vocabulary_size, device=device)
         suppressed = sorted(set(settings.suppress_ids))
         self._suppressed = torch.tensor(suppressed, dtype=torch.int64, device=device)
-        self._held = torch.tensor(
-            sorted({*suppressed, *held_ids}), dtype=torch.int64, device=device
-        )
+        self._held = torch.tensor(sorted({*suppressed, *held_ids}), dtype=torch.int64, device=device)
 
     def penalized(self, logits: Tensor, window: Tensor, position: int) -> Tensor:
         """Logits after suppression and penalty, as a new float32 [V] tensor."""

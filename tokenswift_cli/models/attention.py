@@ -87,9 +87,7 @@ class AttentionStep:
             tail = self.visibility
             if tail is None:
                 tail = torch.ones(rows, rows, dtype=torch.bool, device=self.depths.device).tril()
-            prefix = torch.ones(
-                rows, self.cache.length - first, dtype=torch.bool, device=self.depths.device
-            )
+            prefix = torch.ones(rows, self.cache.length - first, dtype=torch.bool, device=self.depths.device)
             visible = torch.cat([prefix, tail], dim=1)
             if window is not None:
                 positions = torch.cat(

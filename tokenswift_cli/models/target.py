@@ -150,7 +150,7 @@ class Target:
         tolerance = _CHECK_TOLERANCE if expected.dtype == torch.float32 else 0.1
         if not error <= tolerance:
             raise UnsupportedModelError(
-                f"{name} computes other logits with the engine's attention than by itself (relative difference "
-                f"{float(error):.2g}), so its text would not be exact. Use another model."
+                f"{name} computes other logits with the engine's attention than by itself (relative "
+                f"difference {float(error):.2g}), so its text would not be exact. Use another model."
             )
         return cache
