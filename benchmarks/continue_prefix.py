@@ -40,7 +40,8 @@ def run(method: str, prompt: Path, run_dir: Path, tokens: int, model: str, more:
     """Summary of one run of the product."""
     command = [
         sys.executable, "-m", "tokenswift_cli", "generate", "-m", model, "-p", str(prompt),
-        "-o", str(run_dir), "-n", str(tokens), "--ignore-eos", "--method", method, "--json", "--progress", "none", *more,
+        "-o", str(run_dir), "-n", str(tokens), "--ignore-eos", "--method", method, "--json",
+        "--progress", "none", *more,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -8,6 +8,10 @@ import os
 # so that the demo model is converted once and not for each test run.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from tokenswift_cli.openmp import share_cores
+
+share_cores()
+
 from typing import TYPE_CHECKING
 
 import pytest

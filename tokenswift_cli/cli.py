@@ -20,6 +20,7 @@ import typer
 from tokenswift_cli import __version__
 from tokenswift_cli.errors import TokenSwiftError, UsageError
 from tokenswift_cli.flags import DISPLAY, FLAGS, RESUME_FLAGS, RUN, Flag, given_values
+from tokenswift_cli.openmp import share_cores
 
 PROGRAM: Final = "tokenswift"
 
@@ -267,4 +268,5 @@ def _detach_stdout() -> None:
 
 def main() -> None:
     """The console script."""
+    share_cores()
     sys.exit(run())

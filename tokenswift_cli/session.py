@@ -135,8 +135,8 @@ class WritingSession:
         if self._resumed_tokens:
             self._publish(
                 Notice(
-                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; reading them again to "
-                    "rebuild the key-value cache, the n-gram index and the penalty window."
+                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; reading them again "
+                    "to rebuild the key-value cache, the n-gram index and the penalty window."
                 )
             )
 

@@ -223,7 +223,10 @@ def _load_tokenizer(source: _Source, code: dict[str, Any]) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.directory, **code)
     except Exception as error:  # third-party code; the cause stays attached
-        raise ModelError(f"The tokenizer of {source.name} cannot be loaded: {_reason(error)}") from error
+        raise ModelError(
+            f"The tokenizer of {source.name} cannot be loaded: {_reason(error)} "
+            "If a file is damaged, download the model again."
+        ) from error
     if len(tokenizer) == 0:
         raise ModelError(
             f"The tokenizer of {source.name} is empty. Copy the tokenizer's files into its directory."
@@ -241,6 +244,7 @@ def _load_weights(source: _Source, dtype: str, code: dict[str, Any], notify: Cal
             dtype=getattr(torch, dtype),
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with their names
             **code,
         )
     except Exception as error:  # third-party code; the cause stays attached
@@ -248,11 +252,17 @@ def _load_weights(source: _Source, dtype: str, code: dict[str, Any], notify: Cal
             f"The weights of {source.name} cannot be loaded: {_reason(error)} "
             "If a file is damaged, download the model again."
         ) from error
-    # transformers would fill missing tensors with random numbers.
+    # transformers would fill tensors that are missing or of another shape with random numbers.
+    if mismatched := sorted(info["mismatched_keys"]):
+        name, stored, wanted = mismatched[0]
+        raise ModelError(
+            f"The weights of {source.name} do not fit its config.json: {name} has the shape {list(stored)}, "
+            f"not {list(wanted)}. Take both from the same model."
+        )
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
-            f"The weights of {source.name} lack {len(missing)} tensors that {type(model).__name__} needs "
-            f"({missing[0]}). It is not a complete causal language model."
+            f"The weights of {source.name} lack {missing[0]} ({len(missing)} missing in all), which "
+            f"{type(model).__name__} needs. Use a complete causal language model."
         )
     if unused := sorted(info["unexpected_keys"]):
         notify(f"{source.name}: {len(unused)} tensors are not used by {type(model).__name__} ({unused[0]})")
@@ -268,5 +278,7 @@ def _custom_code_message(source: _Source) -> str:
 
 def _reason(error: Exception) -> str:
     """The first line of an error of another library, as a sentence."""
-    line = next(iter(str(error).strip().splitlines()), "").strip() or type(error).__name__
+    line = next(iter(str(error).strip().splitlines()), "").strip()
+    if isinstance(error, KeyError) or not line:  # its text alone says nothing
+        line = f"{type(error).__name__} {line}".strip()
     return line if line.endswith((".", "!", "?")) else f"{line}."
