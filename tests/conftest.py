@@ -12,10 +12,10 @@ from tokenswift_cli.openmp import share_cores
 
 share_cores()
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING  # noqa: E402
 
-import pytest
-import torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

@@ -27,6 +27,13 @@ SAMPLING = SamplingSettings(seed=4)
 TOKENS = 512
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stock_attention_afterwards(demo_model):
+    """The model is shared with tests that call it by itself."""
+    yield
+    demo_model.model.set_attn_implementation("sdpa")
+
+
 @pytest.fixture(scope="module")
 def prompt_ids(demo_model):
     return demo_model.tokenizer(PROMPT.read_text(encoding="utf-8"))["input_ids"]
