@@ -3,52 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokenswift_cli.engine.tree import Draft
 
 # Observations fade with this factor, so that a change in the text is noticed within some 50 tokens.
 _FADE = 0.98
 
-# What is assumed before anything was seen, and the number of observations that it weighs.
-_PRIOR = 0.5
+# What is assumed before anything was seen, and the number of observations that it weighs. A draft by the
+# target itself is mostly right, a repetition is a guess.
+_PRIORS = {"self": 0.8}
+_PRIOR = 0.4
 _PRIOR_WEIGHT = 2.0
 
 # Depths from here on share one estimate.
 _DEEPEST = 4
+
+_Key = tuple[str, int, int]
 
 
 class AcceptanceModel:
     """Estimates P(token accepted | the tokens before it on its path were) by (drafter, strength, depth).
 
     Proposals are scored against the committed text whether or not they were verified, so a drafter
-    that was switched off is still being judged, for free.
+    that was switched off is still being judged, for free. The depth counts from a drafter's own first
+    token.
     """
 
     def __init__(self) -> None:
-        self._hits: dict[tuple[str, int, int], float] = {}
-        self._trials: dict[tuple[str, int, int], float] = {}
+        self._hits: dict[_Key, float] = {}
+        self._trials: dict[_Key, float] = {}
 
     def probability(self, drafter: str, strength: int, depth: int) -> float:
         """Estimated chance of the token at ``depth`` (1 is the first drafted one)."""
         key = (drafter, strength, min(depth, _DEEPEST))
         trials = self._trials.get(key, 0.0)
-        return (self._hits.get(key, 0.0) + _PRIOR * _PRIOR_WEIGHT) / (trials + _PRIOR_WEIGHT)
+        prior = _PRIORS.get(drafter, _PRIOR)
+        return (self._hits.get(key, 0.0) + prior * _PRIOR_WEIGHT) / (trials + _PRIOR_WEIGHT)
 
     def with_probabilities(self, draft: Draft) -> Draft:
         """The draft with an estimate for each of its tokens."""
-        levels = [
-            self.probability(draft.drafter, draft.strength, depth)
-            for depth in range(1, min(len(draft.tokens), _DEEPEST) + 1)
-        ]
-        levels += [levels[-1]] * (len(draft.tokens) - len(levels))
-        return Draft(draft.tokens, draft.drafter, draft.strength, tuple(levels))
+        strengths = draft.strengths or (0,) * len(draft.tokens)
+        levels = tuple(
+            1.0 if index < draft.given else self.probability(draft.drafter, strength, index + 1 - draft.given)
+            for index, strength in enumerate(strengths)
+        )
+        return replace(draft, probabilities=levels)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         """Compare proposals with the tokens that were committed after the same root."""
         for draft in drafts:
-            for depth, (drafted, token) in enumerate(zip(draft.tokens, committed, strict=False), start=1):
-                key = (draft.drafter, draft.strength, min(depth, _DEEPEST))
-                hit = drafted == token
+            given = draft.given
+            if len(committed) <= given or draft.tokens[:given] != tuple(committed[:given]):
+                continue
+            for index in range(given, min(len(draft.tokens), len(committed))):
+                strength = draft.strengths[index] if draft.strengths else 0
+                key = (draft.drafter, strength, min(index + 1 - given, _DEEPEST))
+                hit = draft.tokens[index] == committed[index]
                 self._trials[key] = self._trials.get(key, 0.0) * _FADE + 1.0
                 self._hits[key] = self._hits.get(key, 0.0) * _FADE + hit
                 if not hit:

@@ -27,6 +27,10 @@ class TokenHistory:
         self._buffer[self.length] = token_id
         self.length += 1
 
+    def rewind(self, length: int) -> None:
+        """Forget everything after the first ``length`` tokens (drafted ones)."""
+        self.length = length
+
     def window(self, size: int) -> Tensor:
         """The last ``size`` tokens (fewer at the start), int64, as a view."""
         return self._buffer[max(0, self.length - size) : self.length]

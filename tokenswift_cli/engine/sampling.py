@@ -189,6 +189,26 @@ class Sampler:
         return int(token_ids[noisy.argmax()])
 
 
+    def ranked(self, logits: Tensor, window: Tensor, position: int, count: int, seed: int) -> list[tuple[int, float]]:
+        """The best tokens for a draft by the score that :meth:`choose` maximises, with their scores.
+
+        A draft that knows the noise of the position proposes what the target will choose unless their
+        logits differ by more than the gap to the runner-up (coupling, arXiv 2408.07978).
+
+        Args:
+            logits, window, position: as in :meth:`choose`.
+            count: most tokens to return.
+            seed: of the noise; the settings' own for shared noise.
+        """
+        if self.settings.temperature == 0.0:
+            best = torch.topk(self.penalized(logits, window, position), count)
+            return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        token_ids, scores = self.candidates(logits, window, position)
+        noisy = scores + gumbel(seed, position, token_ids)
+        best = torch.topk(noisy, min(count, noisy.numel()))
+        return list(zip(token_ids[best.indices].tolist(), best.values.tolist(), strict=True))
+
+
 def _require_finite(best: Tensor, position: int) -> None:
     """``max`` hands on NaN and +Inf, so the best score alone tells whether the row is usable."""
     value = float(best)

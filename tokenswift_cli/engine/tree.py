@@ -22,16 +22,33 @@ class Draft:
     Attributes:
         tokens: the drafted tokens after the root, in order.
         drafter: name of the proposer.
-        strength: what the drafter knows about its quality, as a small whole number (for example
-            the length of the match it rests on); acceptance is learned by (drafter, strength, depth).
+        strengths: what the drafter knows about the quality of each token, as small whole numbers (for
+            example the length of the match it rests on); acceptance is learned by (drafter, strength,
+            depth). Empty means 0 for all.
+        given: how many leading tokens are another draft's, which this one continues.
         probabilities: estimated chance of each token given that the ones before it were accepted;
-            filled in by the planner.
+            filled in by the planner. Those of the given tokens are not used.
     """
 
     tokens: tuple[int, ...]
     drafter: str
-    strength: int = 0
+    strengths: tuple[int, ...] = ()
+    given: int = 0
     probabilities: tuple[float, ...] = ()
+
+    def cut(self, length: int) -> Draft | None:
+        """The first ``length`` tokens; None if nothing of its own is left."""
+        if length >= len(self.tokens):
+            return self
+        if length <= self.given:
+            return None
+        return Draft(
+            self.tokens[:length],
+            self.drafter,
+            self.strengths[:length],
+            self.given,
+            self.probabilities[:length],
+        )
 
 
 @dataclass(slots=True)
@@ -116,9 +133,12 @@ def build_tree(root: int, drafts: Sequence[Draft], max_nodes: int) -> TokenTree:
     for draft in drafts:
         node = top
         for index, token in enumerate(draft.tokens):
+            child = node.children.get(token)
+            if index < draft.given and child is not None:
+                node = child
+                continue
             chance = draft.probabilities[index] if draft.probabilities else 1.0
             reach = node.reach * chance
-            child = node.children.get(token)
             if child is None:
                 child = node.children[token] = _Node(token, node.depth + 1, draft, reach)
             elif reach > child.reach:

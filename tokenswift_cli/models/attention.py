@@ -61,13 +61,14 @@ class AttentionStep:
     Attributes:
         cache: holds the prefix; the pass writes its own rows behind it.
         visibility: bool [T, T], which rows of the pass see which; None means causal order.
-        depths: int64 [T], each row's position minus ``cache.length``.
+        depths: int64 [T], each row's position minus the position of the first.
+        queries: when not None, gets each layer's queries, [KV heads, group, T, key size].
     """
 
     cache: KeyValueCache
     visibility: Tensor | None
     depths: Tensor
-    calls: int = 0
+    queries: dict[int, Tensor] | None = None
     _masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def mask(self, first: int, group: int, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -155,12 +156,13 @@ def cached_attention(
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     cache, start = step.cache, step.cache.length
     cache.write(layer, key[0], value[0])
-    step.calls += 1
 
     heads, rows, size = query.shape[1:]
     kv_heads = key.shape[1]
     group = heads // kv_heads
     folded = query.reshape(kv_heads, group * rows, size)
+    if step.queries is not None:
+        step.queries[layer] = folded.view(kv_heads, group, rows, size)
     scale = size**-0.5 if scaling is None else scaling
     keys, values = cache.keys(layer), cache.values(layer)
     output = _attend(step, folded, keys, values, start, rows, group, scale, sliding_window)

@@ -63,12 +63,16 @@ class Target:
     @torch.inference_mode()
     def read(self, token_ids: Sequence[int]) -> None:
         """Append tokens to the cache in plain order, without logits (prefill)."""
-        self._forward(self.cache, token_ids, None, None, logits=1)
+        self._forward(self.cache, token_ids, self.cache.length, logits=1)
         self.cache.length += len(token_ids)
 
     @torch.inference_mode()
     def verify(
-        self, token_ids: Sequence[int], depths: Sequence[int] | None = None, visibility: Tensor | None = None
+        self,
+        token_ids: Sequence[int],
+        depths: Sequence[int] | None = None,
+        visibility: Tensor | None = None,
+        queries: dict[int, Tensor] | None = None,
     ) -> Tensor:
         """Logits after each of T tokens that stand behind the cache as a tree; commits nothing.
 
@@ -76,11 +80,30 @@ class Target:
             token_ids: the root and the drafted tokens, parents first.
             depths: position of each token minus the cache's length; None for a chain.
             visibility: bool [T, T] on any device; None for a chain.
+            queries: gets the queries of all layers, for :meth:`PartialCache.refresh`.
 
         Returns:
             [T, V] in the model's dtype, on its device.
         """
-        return self._forward(self.cache, token_ids, depths, visibility, logits=0)
+        return self._forward(
+            self.cache, token_ids, self.cache.length, depths=depths, visibility=visibility, queries=queries
+        )
+
+    @torch.inference_mode()
+    def draft(self, cache: KeyValueCache, token_id: int, position: int) -> Tensor:
+        """Logits after one token that attends to ``cache`` only; its row stays there.
+
+        Args:
+            cache: a partial cache, or the full one.
+            token_id: the token.
+            position: its absolute position, which the cache's length need not tell.
+
+        Returns:
+            [V] in the model's dtype.
+        """
+        logits = self._forward(cache, [token_id], position)
+        cache.length += 1
+        return logits[0]
 
     @torch.inference_mode()
     def commit(self, rows: Sequence[int]) -> None:
@@ -91,10 +114,14 @@ class Target:
         self,
         cache: KeyValueCache,
         token_ids: Sequence[int],
-        depths: Sequence[int] | None,
-        visibility: Tensor | None,
-        logits: int,
+        position: int,
+        *,
+        depths: Sequence[int] | None = None,
+        visibility: Tensor | None = None,
+        queries: dict[int, Tensor] | None = None,
+        logits: int = 0,
     ) -> Tensor:
+        """Logits of the last ``logits`` rows (0 for all) of a pass whose first token has ``position``."""
         ids = torch.tensor([token_ids], device=self.device)
         if depths is None:
             offsets = torch.arange(len(token_ids), device=self.device)
@@ -103,9 +130,9 @@ class Target:
         if visibility is not None:
             visibility = visibility.to(self.device)
         keywords = {"logits_to_keep": logits} if self._takes_logits_to_keep else {}
-        with attention.attending(attention.AttentionStep(cache, visibility, offsets)):
+        with attention.attending(attention.AttentionStep(cache, visibility, offsets, queries)):
             result = self.model(
-                input_ids=ids, position_ids=(offsets + cache.length)[None], use_cache=False, **keywords
+                input_ids=ids, position_ids=(offsets + position)[None], use_cache=False, **keywords
             )
         rows: Tensor = result.logits[0]
         return rows
@@ -131,7 +158,7 @@ class Target:
             )
         cache = KeyValueCache(count)
         half = count // 2
-        self._forward(cache, token_ids[:half], None, None, logits=0)
+        self._forward(cache, token_ids[:half], 0)
         if not cache.layers:
             raise UnsupportedModelError(
                 f"{name} has no attention layer that the engine can drive. Use another model."
@@ -144,7 +171,7 @@ class Target:
         visible = torch.eye(size, dtype=torch.bool)
         depth = torch.tensor(depths)
         visible[:, ::2] |= depth[:, None] > depth[None, ::2]
-        actual = self._forward(cache, nodes, depths, visible, logits=0)
+        actual = self._forward(cache, nodes, half, depths=depths, visibility=visible)
         wanted = expected[half:].repeat_interleave(2, dim=0)
         error = (actual.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6)
         tolerance = _CHECK_TOLERANCE if expected.dtype == torch.float32 else 0.1

@@ -62,7 +62,7 @@ class NgramTable:
 
 
 class NgramDrafter:
-    """Proposes the table's continuations of the last committed token."""
+    """Proposes the table's continuations of the last token of the path (paper: of the drafted next token)."""
 
     name = "ngram"
 
@@ -75,10 +75,17 @@ class NgramDrafter:
         if tokens:
             self._last = tokens[-1]
 
-    def propose(self) -> list[Draft]:
-        if self._last is None:
+    def propose(self, path: Sequence[int] = ()) -> list[Draft]:
+        key = path[-1] if path else self._last
+        if key is None:
             return []
+        given = tuple(path)
         return [
-            Draft(continuation, self.name, strength=rank)
-            for rank, continuation in enumerate(self._table.continuations(self._last))
+            Draft(
+                given + continuation,
+                self.name,
+                (rank.bit_length(),) * (len(given) + len(continuation)),
+                len(given),
+            )
+            for rank, continuation in enumerate(self._table.continuations(key))
         ]

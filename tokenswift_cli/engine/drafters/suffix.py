@@ -112,11 +112,13 @@ class SuffixDrafter:
         for token in tokens:
             self._automaton.append(token)
 
-    def propose(self) -> list[Draft]:
+    def propose(self, path: Sequence[int] = ()) -> list[Draft]:
+        if path:
+            return []
         text = self._automaton.text
         drafts: list[Draft] = []
         for length, end in self._automaton.matches(self._branches, self._min_match):
             tokens = tuple(text[end : end + min(self._max_draft, length)])
             if tokens:
-                drafts.append(Draft(tokens, self.name, strength=length.bit_length()))
+                drafts.append(Draft(tokens, self.name, (length.bit_length(),) * len(tokens)))
         return drafts
