@@ -46,8 +46,8 @@ class Scripted:
     def extend(self, tokens):
         self._length += len(tokens)
 
-    def propose(self):
-        return self._propose(self._text, self._length)
+    def propose(self, path=()):
+        return [] if path else self._propose(self._text, self._length)
 
 
 def always_right(text, at):
@@ -80,7 +80,9 @@ def sometimes_right(text, at):
 
 def write(model, sampling, count, *, method="autoregressive", drafters=None, planner=None, **options):
     """Tokens and steps of one text."""
-    drafting = DraftingSettings(method=method, prefill_chunk=options.pop("prefill_chunk", 512))
+    names = ("prefill_chunk", "partial_cache", "drafters_allowed", "shared_noise", "self_depth")
+    chosen = {name.removesuffix("_allowed"): options.pop(name) for name in names if name in options}
+    drafting = DraftingSettings(method=method, **chosen)
     prompt = options.pop("prompt", PROMPT)
     target = Target(model, options.pop("capacity", len(prompt) + count + 32))
     engine = Engine(target, sampling, drafting, drafters=drafters, planner=planner, **options)
@@ -264,3 +266,65 @@ def test_growing_cache_writes_the_plain_text(monkeypatch):
     monkeypatch.setattr(kv_cache, "GROWTH_TOKENS", 7)
     tokens, _ = write(tiny_llama(), SAMPLINGS["min-p"], 200, method="lookup", capacity=1)
     assert tokens == list(plain_text("min-p"))[:200]
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_self_draft_with_all_drafters_writes_the_plain_text(name):
+    """Case 4: across many refreshes of a small partial cache, with branches from every drafter."""
+    tokens, steps = write(
+        tiny_llama(), SAMPLINGS[name], LONG, method="auto", planner=FixedPlanner(12, 2), partial_cache=256
+    )
+    drafters = {drafter for step in steps for drafter in step.shares}
+    assert {"self", "ngram", "suffix"} <= drafters
+    assert tokens == list(plain_text(name))
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+@pytest.mark.parametrize("shared_noise", [True, False])
+def test_self_draft_alone_writes_the_plain_text(depth, shared_noise):
+    """Switching the shared noise off changes acceptance and not one token."""
+    tokens, steps = write(
+        tiny_llama(),
+        SAMPLINGS["plain sampling"],
+        700,
+        method="auto",
+        planner=FixedPlanner(depth, depth),
+        partial_cache=512,
+        drafters_allowed=("self",),
+        shared_noise=shared_noise,
+    )
+    assert tokens == list(plain_text("plain sampling"))[:700]
+    assert {drafter for step in steps for drafter in step.shares} <= {"self", "self-2nd"}
+
+
+def test_shared_noise_is_worth_acceptance():
+    rates = {}
+    for shared_noise in (True, False):
+        _, steps = write(
+            tiny_llama(),
+            SAMPLINGS["plain sampling"],
+            400,
+            method="auto",
+            planner=FixedPlanner(1, 1),
+            partial_cache=1024,
+            drafters_allowed=("self",),
+            shared_noise=shared_noise,
+        )
+        rates[shared_noise] = sum(s.accepted for s in steps) / sum(s.drafted for s in steps)
+    # The whole text fits into the partial cache, so the draft is the target: only the noise differs.
+    assert rates[True] == 1.0 and rates[False] < 0.5
+
+
+def test_adversarial_lookups_beside_self_draft():
+    text = list(plain_text("top-p"))
+    drafter = Scripted(PROMPT + text, sometimes_right)
+    tokens, _ = write(
+        tiny_llama(),
+        SAMPLINGS["top-p"],
+        800,
+        method="auto",
+        drafters=[drafter],
+        planner=FixedPlanner(12, 3),
+        partial_cache=128,
+    )
+    assert tokens == text[:800]

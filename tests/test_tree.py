@@ -15,7 +15,7 @@ drafts_strategy = st.lists(
     max_size=12,
 ).map(
     lambda items: [
-        Draft(tuple(tokens), "d", 0, tuple(chances[: len(tokens)]) if rated else ())
+        Draft(tuple(tokens), "d", (), 0, tuple(chances[: len(tokens)]) if rated else ())
         for tokens, chances, rated in items
     ]
 )
@@ -72,3 +72,23 @@ def test_truncation_keeps_a_tree():
         small = tree.truncated(nodes)
         assert len(small) == nodes
         assert all(child < nodes for kids in small.children for child in kids.values())
+
+
+def test_a_continuation_shares_the_nodes_it_was_given():
+    """What another draft proposed keeps its own chance; the continuation adds below it."""
+    chain = Draft((1, 2), "self", (), 0, (0.5, 0.5))
+    more = Draft((1, 7, 8), "ngram", (), 1, (1.0, 0.4, 0.5))
+    tree = build_tree(0, [chain, more], 10)
+    assert dict(zip(paths(tree), tree.reach[1:], strict=True)) == {
+        (1,): 0.5,
+        (1, 2): 0.25,
+        (1, 7): 0.2,
+        (1, 7, 8): 0.1,
+    }
+    assert [draft.drafter for draft in tree.drafts if draft] == ["self", "self", "ngram", "ngram"]
+
+
+def test_cutting_a_draft_leaves_only_its_own_tokens():
+    draft = Draft((1, 2, 3), "d", (4, 5, 6), 1)
+    assert draft.cut(3) is draft and draft.cut(1) is None
+    assert draft.cut(2) == Draft((1, 2), "d", (4, 5), 1)

@@ -16,6 +16,7 @@ import torch
 
 from tokenswift_cli.engine.drafters.base import Drafter
 from tokenswift_cli.engine.drafters.ngram import NgramDrafter
+from tokenswift_cli.engine.drafters.self_draft import SelfDrafter
 from tokenswift_cli.engine.drafters.suffix import SuffixDrafter
 from tokenswift_cli.engine.history import TokenHistory
 from tokenswift_cli.engine.planner import FixedPlanner, Planner, SpeedPlanner
@@ -25,8 +26,10 @@ from tokenswift_cli.engine.tree import Draft, TokenTree
 from tokenswift_cli.engine.verify import Walk, walk
 from tokenswift_cli.models.target import Target
 
-# Row counts timed before the first step, so that the planner starts from facts.
+# Row counts timed before the first step and then after every so many tokens: costs grow with the text, and
+# a size that is not used would otherwise keep its old figure.
 _PROBED_ROWS = (1, 2, 4, 8, 16)
+_PROBE_INTERVAL = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +61,30 @@ def build_drafters(settings: DraftingSettings) -> list[Drafter]:
     """The drafters of a method, most trusted first."""
     if settings.method == "autoregressive":
         return []
-    drafters: list[Drafter] = [SuffixDrafter(settings.suffix_max_draft)]
-    if settings.ngram_candidates:
+    drafters: list[Drafter] = []
+    if "suffix" in settings.drafters and settings.suffix_max_draft:
+        drafters.append(SuffixDrafter(settings.suffix_max_draft))
+    if "ngram" in settings.drafters and settings.ngram_candidates:
         drafters.append(NgramDrafter(settings.ngram_size, settings.ngram_candidates))
     return drafters
+
+
+def build_self_drafter(settings: DraftingSettings, target: Target) -> SelfDrafter | None:
+    """The target as its own drafter, where the method uses it."""
+    if settings.method != "auto" or "self" not in settings.drafters or not settings.self_depth:
+        return None
+    return SelfDrafter(
+        target, settings.partial_cache, settings.partial_sinks, shared_noise=settings.shared_noise
+    )
 
 
 def build_planner(settings: DraftingSettings) -> Planner:
     """The planner of a method."""
     if settings.method == "autoregressive":
         return FixedPlanner(0)
-    return SpeedPlanner(settings.max_nodes, may_skip=settings.method == "auto")
+    return SpeedPlanner(
+        settings.max_nodes, max_depth=settings.self_depth, may_skip=settings.method == "auto"
+    )
 
 
 class Engine:
@@ -81,7 +97,7 @@ class Engine:
         end_ids: end-of-text ids; the text ends with the first one chosen.
         ignore_end: never choose an end-of-text id.
         min_tokens: no end-of-text before this many generated tokens.
-        drafters: instead of the method's own.
+        drafters: instead of the method's own that cost nothing.
         planner: instead of the method's own.
     """
 
@@ -105,7 +121,9 @@ class Engine:
         self._ignore_end = ignore_end
         self._min_tokens = min_tokens
         self._drafters = build_drafters(drafting) if drafters is None else list(drafters)
+        self._self_drafter = build_self_drafter(drafting, target)
         self._planner = build_planner(drafting) if planner is None else planner
+        self._until_probe = 0
         self._sampler: Sampler | None = None
         self._history: TokenHistory | None = None
         self._root = -1
@@ -158,12 +176,14 @@ class Engine:
         """
         if self._history is None:
             raise RuntimeError("prefill comes before steps")
-        if self._drafters:
-            self._probe_costs()
         left = max_tokens
         while left > 0:
+            if self._until_probe <= 0 and (self._drafters or self._self_drafter):
+                self._probe_costs()
+                self._until_probe = _PROBE_INTERVAL
             step = self._step(left)
             left -= len(step.tokens)
+            self._until_probe -= len(step.tokens)
             yield step
             if step.tokens[-1] in self._end_ids:
                 return
@@ -173,17 +193,22 @@ class Engine:
         assert self._history is not None and self._sampler is not None
         started = time.perf_counter()
         # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
-        drafts = self._propose(limit - 1)
-        tree = self._planner.plan(self._root, drafts)
+        lookups = self._propose(limit - 1)
+        chain, passes, refresh = self._self_draft(lookups, limit - 1)
+        drafts = chain + lookups
+        tree = self._planner.plan(self._root, drafts, passes)
         drafted_at = time.perf_counter()
 
-        chain = tree.is_chain
+        plain = tree.is_chain
+        queries: dict[int, torch.Tensor] | None = {} if refresh else None
         logits = self._target.verify(
-            tree.tokens, None if chain else tree.depths, None if chain else tree.visibility()
+            tree.tokens, None if plain else tree.depths, None if plain else tree.visibility(), queries
         )
         done = walk(tree, logits, self._history, self._sampler, end_ids=self._end_ids, limit=limit)
         self._target.commit(done.nodes)
         verified_at = time.perf_counter()
+        if queries is not None and self._self_drafter is not None:
+            self._self_drafter.refresh(queries, done.nodes[-1])
 
         self._planner.costs.observe(len(tree), verified_at - drafted_at)
         self._planner.learn(drafts, done.tokens)
@@ -201,16 +226,52 @@ class Engine:
             plain_seconds=self._planner.costs.seconds(1),
         )
 
-    def _propose(self, longest: int) -> list[Draft]:
-        drafts = [draft for drafter in self._drafters for draft in drafter.propose()]
-        if longest >= max((len(draft.tokens) for draft in drafts), default=0):
-            return drafts
-        cut = [Draft(d.tokens[:longest], d.drafter, d.strength, d.probabilities[:longest]) for d in drafts]
-        return [draft for draft in cut if draft.tokens]
+    def _propose(self, longest: int, path: Sequence[int] = ()) -> list[Draft]:
+        drafts = (draft.cut(longest) for drafter in self._drafters for draft in drafter.propose(path))
+        return [draft for draft in drafts if draft is not None]
 
+    def _self_draft(self, lookups: list[Draft], longest: int) -> tuple[list[Draft], int, bool]:
+        """The target's own drafts with what the tables add to them, the passes they took, and whether
+        the partial cache has to be refreshed by this step's verification."""
+        drafter, planner = self._self_drafter, self._planner
+        assert self._history is not None and self._sampler is not None
+        depth = min(planner.draft_depth(), longest)
+        if drafter is None or depth <= 0:
+            return [], 0, False
+        if not drafter.ready(depth):
+            return [], 0, True
+        path: list[tuple[str, int]] = []
+        tokens: list[int] = []
+        while len(path) < depth and planner.go_on(path, lookups):
+            started = time.perf_counter()
+            if not path:
+                drafter.begin(self._root, depth)
+            drafted = drafter.step(self._history, self._sampler)
+            planner.draft_costs.observe(1, time.perf_counter() - started)
+            path.append((drafter.name, drafted.strength))
+            tokens.append(drafted.token)
+            if drafted.token in self._end_ids:
+                break
+        if not path:
+            return [], 0, False
+        return drafter.end(self._history) + self._propose(longest, tokens[:1]), len(path), False
+
+    @torch.inference_mode()
     def _probe_costs(self) -> None:
-        """Time a few passes over scratch rows; they commit nothing."""
-        self._target.verify([self._root])
+        """Time a few passes over scratch rows, so that the planner knows facts; they commit nothing."""
+        drafter = self._self_drafter
+        queries: dict[int, torch.Tensor] = {}
+        self._target.verify([self._root], queries=queries)
+        if drafter is not None:
+            assert self._history is not None and self._sampler is not None
+            if not drafter.ready(2):
+                drafter.refresh(queries, 0)
+            drafter.begin(self._root, 2)
+            for _ in range(2):
+                started = time.perf_counter()
+                drafter.step(self._history, self._sampler)
+                self._planner.draft_costs.observe(1, time.perf_counter() - started)
+            drafter.end(self._history)
         for rows in _PROBED_ROWS:
             if rows > 1 + self._drafting.max_nodes:
                 break

@@ -1,9 +1,9 @@
-"""Speed decides what is drafted: each step, the tree with the most expected tokens per second.
+"""Speed decides what is drafted: each step, what promises most tokens per second on this machine.
 
 Expected tokens of a tree are one (the target's own choice) plus the sum over its nodes of the chance
-that the node is accepted; its time is the measured cost of a pass over that many rows. Plain decoding
-is the tree without drafted nodes and always among the choices, so drafting switches itself off where it
-loses. Nothing here can change the text.
+that the node is accepted; its time is the measured cost of a pass over that many rows, and of the draft
+passes before it. Plain decoding is the tree without drafted nodes and always among the choices, so drafting
+switches itself off where it loses. Nothing here can change the text.
 """
 
 from __future__ import annotations
@@ -15,64 +15,152 @@ from tokenswift_cli.engine.acceptance import AcceptanceModel
 from tokenswift_cli.engine.costs import CostModel
 from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
 
-# A draft must promise this much more speed than plain decoding, as estimates err both ways.
+# A draft must promise this much more speed than doing without, as estimates err both ways.
 _MARGIN = 1.03
+
+# Class of a self-drafted token that is not drafted yet: it counts as an average one.
+_UNSEEN = -1
 
 
 class Planner(Protocol):
-    """Turns proposals into the tree to verify, and learns from the outcome."""
+    """Turns proposals into the tree to verify, and learns from the outcome.
+
+    Attributes:
+        costs: seconds of a verification by rows.
+        draft_costs: seconds of a draft pass (1 row).
+    """
 
     costs: CostModel
+    draft_costs: CostModel
 
-    def plan(self, root: int, drafts: Sequence[Draft]) -> TokenTree:
-        """The tree to verify after ``root``."""
+    def draft_depth(self) -> int:
+        """Deepest self-drafted chain worth preparing for now; 0 to do without."""
+
+    def go_on(self, chain: Sequence[tuple[str, int]], others: Sequence[Draft]) -> bool:
+        """Whether one more draft pass pays.
+
+        Args:
+            chain: (drafter, strength) of the tokens drafted so far in this step.
+            others: proposals that cost nothing.
+        """
+
+    def plan(self, root: int, drafts: Sequence[Draft], draft_passes: int) -> TokenTree:
+        """The tree to verify after ``root``, with that many draft passes already paid for."""
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         """What the text turned out to be after the same root."""
 
 
 class SpeedPlanner:
-    """Chooses the tree of most expected tokens per second.
+    """Chooses what gives most expected tokens per second.
 
     Args:
         max_nodes: most drafted nodes.
+        max_depth: longest self-drafted chain; 0 without self-drafting.
         may_skip: whether plain decoding is among the choices when there are proposals.
     """
 
-    def __init__(self, max_nodes: int, *, may_skip: bool) -> None:
+    def __init__(self, max_nodes: int, *, max_depth: int = 0, may_skip: bool) -> None:
         self.costs = CostModel()
+        self.draft_costs = CostModel()
         self._acceptance = AcceptanceModel()
+        self._average = AcceptanceModel()
         self._max_nodes = max_nodes
+        self._max_depth = min(max_depth, max_nodes)
         self._may_skip = may_skip
 
-    def plan(self, root: int, drafts: Sequence[Draft]) -> TokenTree:
+    def draft_depth(self) -> int:
+        if not self._max_depth or self._gain(1.0, 1.0, 0, 0) <= 1.0:
+            return 0
+        return self._max_depth
+
+    def go_on(self, chain: Sequence[tuple[str, int]], others: Sequence[Draft]) -> bool:
+        if len(chain) >= self._max_depth:
+            return False
+        reach, expected = 1.0, 1.0
+        for depth, (drafter, strength) in enumerate(chain, start=1):
+            reach *= self._acceptance.probability(drafter, strength, depth)
+            expected += reach
+        if not chain and others:
+            tree = build_tree(-1, [self._acceptance.with_probabilities(d) for d in others], self._max_nodes)
+            rows, best = self._best_rows(tree, 0)
+            plain = self.costs.seconds(1)
+            # Free proposals may be better than anything a draft pass can add.
+            if plain is not None and rows > 1 and best * plain >= self._gain(1.0, 1.0, 0, 0):
+                return False
+        return self._gain(reach, expected, len(chain), len(chain)) > 1.0
+
+    def plan(self, root: int, drafts: Sequence[Draft], draft_passes: int) -> TokenTree:
         rated = [self._acceptance.with_probabilities(draft) for draft in drafts]
         tree = build_tree(root, rated, self._max_nodes)
-        plain = self.costs.seconds(1)
-        if plain is None or len(tree) == 1:
-            return tree
-        fewest = 1 if self._may_skip else 2
-        best_rows, best_rate = fewest, _MARGIN / plain if self._may_skip else 0.0
-        expected = 1.0
-        for rows in range(2, len(tree) + 1):
-            expected += tree.reach[rows - 1]
-            rate = expected / (self.costs.seconds(rows) or plain)
-            if rate > best_rate:
-                best_rows, best_rate = rows, rate
-        return tree.truncated(best_rows)
+        rows, _ = self._best_rows(tree, draft_passes)
+        return tree.truncated(rows)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         self._acceptance.learn(drafts, committed)
+        chains = [Draft(d.tokens, d.drafter, (_UNSEEN,) * len(d.tokens)) for d in drafts if d.drafter == "self"]
+        self._average.learn(chains, committed)
+
+    def _best_rows(self, tree: TokenTree, draft_passes: int) -> tuple[int, float]:
+        """Rows of the best part of the tree, and its expected tokens per second."""
+        plain = self.costs.seconds(1)
+        if plain is None or len(tree) == 1:
+            return len(tree), 0.0
+        paid = draft_passes * (self.draft_costs.seconds(1) or 0.0)
+        best_rows = 1
+        best_rate = _MARGIN / (plain + paid) if self._may_skip else 0.0
+        expected = 1.0
+        for rows in range(2, len(tree) + 1):
+            expected += tree.reach[rows - 1]
+            rate = expected / ((self.costs.seconds(rows) or plain) + paid)
+            if rate > best_rate:
+                best_rows, best_rate = rows, rate
+        return best_rows, best_rate
+
+    def _gain(self, reach: float, expected: float, drafted: int, passes: int) -> float:
+        """Best rate after some more draft passes, relative to verifying what is there now.
+
+        Args:
+            reach: chance that all tokens drafted so far are accepted.
+            expected: expected tokens of the tree so far.
+            drafted: its drafted nodes.
+            passes: draft passes paid for.
+        """
+        plain, draft = self.costs.seconds(1), self.draft_costs.seconds(1)
+        if plain is None or draft is None:
+            return 0.0
+        now = expected / ((self.costs.seconds(1 + drafted) or plain) + passes * draft)
+        now = max(now * _MARGIN, _MARGIN / plain if not passes else 0.0)
+        best = 0.0
+        for more in range(1, self._max_depth - drafted + 1):
+            reach *= self._average.probability("self", _UNSEEN, drafted + more)
+            expected += reach
+            cost = (self.costs.seconds(1 + drafted + more) or plain) + (passes + more) * draft
+            best = max(best, expected / cost)
+        return best / now
 
 
 class FixedPlanner:
-    """Verifies everything proposed up to a node budget; with budget 0 it is plain decoding."""
+    """Verifies everything proposed up to a node budget; with budget 0 it is plain decoding.
 
-    def __init__(self, max_nodes: int) -> None:
+    Args:
+        max_nodes: node budget.
+        depth: self-drafted tokens per step.
+    """
+
+    def __init__(self, max_nodes: int, depth: int = 0) -> None:
         self.costs = CostModel()
+        self.draft_costs = CostModel()
         self._max_nodes = max_nodes
+        self._depth = depth
 
-    def plan(self, root: int, drafts: Sequence[Draft]) -> TokenTree:
+    def draft_depth(self) -> int:
+        return self._depth
+
+    def go_on(self, chain: Sequence[tuple[str, int]], others: Sequence[Draft]) -> bool:
+        return len(chain) < self._depth
+
+    def plan(self, root: int, drafts: Sequence[Draft], draft_passes: int) -> TokenTree:
         return build_tree(root, drafts, self._max_nodes)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:

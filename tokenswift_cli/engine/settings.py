@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 METHODS = ("auto", "lookup", "autoregressive")
 
+# What can draft; a method uses those of them that it knows.
+DRAFTERS = ("suffix", "ngram", "self")
+
 
 @dataclass(frozen=True)
 class SamplingSettings:
@@ -43,17 +46,27 @@ class DraftingSettings:
     """Everything that decides the speed and nothing of the text.
 
     Attributes:
-        method: one of :data:`METHODS`.
+        method: one of :data:`METHODS`; "auto" may use all drafters, "lookup" those that cost nothing.
+        drafters: names of :data:`DRAFTERS` that may be used.
         ngram_size: length n of the n-grams that are reused (paper: 4).
         ngram_candidates: most frequent continuations offered per key (paper: 20); 0 is off.
         suffix_max_draft: longest draft the suffix automaton offers, in tokens.
+        self_depth: longest chain the target drafts for itself, in tokens.
+        partial_cache: rows of the cache it drafts over (paper: 4096).
+        partial_sinks: first tokens of the text that always stay in it (paper: 16).
+        shared_noise: drafts know the noise of each position; off only to measure what that is worth.
         max_nodes: most drafted tokens verified in one forward pass.
         prefill_chunk: prompt tokens per prefill forward.
     """
 
     method: str = "auto"
+    drafters: tuple[str, ...] = DRAFTERS
     ngram_size: int = 4
     ngram_candidates: int = 20
     suffix_max_draft: int = 16
+    self_depth: int = 6
+    partial_cache: int = 4096
+    partial_sinks: int = 16
+    shared_noise: bool = True
     max_nodes: int = 15
     prefill_chunk: int = 512

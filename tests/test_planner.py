@@ -1,0 +1,118 @@
+"""The planner drafts where it pays and only there. Costs are given, not measured."""
+
+from __future__ import annotations
+
+from tokenswift_cli.engine.acceptance import AcceptanceModel
+from tokenswift_cli.engine.costs import CostModel
+from tokenswift_cli.engine.planner import SpeedPlanner
+from tokenswift_cli.engine.tree import Draft
+
+
+def planner(costs, *, draft_cost=None, max_nodes=15, max_depth=6, may_skip=True):
+    made = SpeedPlanner(max_nodes, max_depth=max_depth, may_skip=may_skip)
+    for rows, seconds in costs.items():
+        made.costs.observe(rows, seconds)
+    if draft_cost is not None:
+        made.draft_costs.observe(1, draft_cost)
+    return made
+
+
+def teach(made, draft, committed, times=100):
+    for _ in range(times):
+        made.learn([draft], committed)
+
+
+RIGHT = Draft((1, 2, 3, 4), "suffix", (3, 3, 3, 3))
+FLAT = {1: 1.0, 16: 1.05}
+STEEP = {1: 1.0, 2: 2.0, 16: 16.0}
+
+
+def test_drafting_switches_itself_off_where_it_loses():
+    """Case 17: rows as dear as whole steps, or drafts that are never right."""
+    dear = planner(STEEP)
+    teach(dear, RIGHT, (1, 2, 3, 4, 5))
+    assert len(dear.plan(0, [RIGHT], 0)) == 1
+    wrong = planner({1: 1.0, 16: 1.3})
+    teach(wrong, RIGHT, (9,))
+    assert len(wrong.plan(0, [RIGHT], 0)) == 1
+
+
+def test_drafts_are_verified_where_they_pay():
+    cheap = planner(FLAT)
+    teach(cheap, RIGHT, (1, 2, 3, 4, 5))
+    assert len(cheap.plan(0, [RIGHT], 0)) == 5
+
+
+def test_a_switched_off_drafter_is_still_judged():
+    made = planner({1: 1.0, 16: 1.3})
+    teach(made, RIGHT, (9,))
+    teach(made, RIGHT, (1, 2, 3, 4, 5))
+    assert len(made.plan(0, [RIGHT], 0)) == 5
+
+
+def test_lookup_always_verifies_something():
+    dear = planner(STEEP, may_skip=False)
+    teach(dear, RIGHT, (9,))
+    assert len(dear.plan(0, [RIGHT], 0)) == 2
+
+
+def test_the_budget_is_where_another_row_stops_paying():
+    made = planner({1: 1.0, 3: 1.1, 4: 3.0, 16: 9.0})
+    teach(made, RIGHT, (1, 2, 3, 4, 5))
+    assert len(made.plan(0, [RIGHT], 0)) == 3
+
+
+def test_self_draft_pays_only_where_draft_passes_are_cheap():
+    assert planner(FLAT).draft_depth() == 0, "nothing known about the cost of a draft pass"
+    assert planner(FLAT, draft_cost=1.0).draft_depth() == 0
+    cheap = planner(FLAT, draft_cost=0.1)
+    assert cheap.draft_depth() == 6 and cheap.go_on([], [])
+    chain = [("self", 7)] * 6
+    assert not cheap.go_on(chain, [])
+
+
+def test_an_unsure_chain_is_broken_off():
+    made = planner({1: 1.0, 16: 1.5}, draft_cost=0.25)
+    unsure, sure = Draft((1,), "self", (0,)), Draft((1,), "self", (7,))
+    for _ in range(60):
+        made.learn([unsure], (2,))
+        made.learn([sure], (1, 5))
+        made.learn([sure], (1, 5))
+    assert made.go_on([("self", 7)], []) and not made.go_on([("self", 0)], [])
+
+
+def test_free_proposals_may_make_a_draft_pass_needless():
+    made = planner(FLAT, draft_cost=0.6)
+    teach(made, RIGHT, (1, 2, 3, 4, 5))
+    assert made.go_on([], []) or made.draft_depth() == 0
+    assert not made.go_on([], [RIGHT])
+
+
+def test_costs_are_interpolated_and_follow_live_timings():
+    costs = CostModel()
+    assert costs.seconds(3) is None
+    costs.observe(2, 1.0)
+    costs.observe(6, 3.0)
+    assert costs.seconds(4) == 2.0 and costs.seconds(1) == 1.0 and costs.seconds(12) == 6.0
+    for _ in range(200):
+        costs.observe(2, 4.0)
+    assert abs(costs.seconds(2) - 4.0) < 0.01
+    costs.observe(2, 1000.0)
+    assert costs.seconds(2) < 4.5, "one stall must not move the estimate far"
+
+
+def test_acceptance_is_conditional_on_the_path():
+    model = AcceptanceModel()
+    draft = Draft((1, 2), "d")
+    for _ in range(200):
+        model.learn([draft], (1, 9))
+    assert model.probability("d", 0, 1) > 0.95 and model.probability("d", 0, 2) < 0.05
+    before = model.probability("d", 0, 2)
+    model.learn([draft], (5, 2))
+    assert model.probability("d", 0, 2) == before
+    continuation = Draft((1, 2), "c", (), 1)
+    before = model.probability("c", 0, 1)
+    model.learn([continuation], (5, 2))
+    assert model.probability("c", 0, 1) == before, "its given token was not committed"
+    model.learn([continuation], (1, 2))
+    assert model.probability("c", 0, 1) > before
