@@ -415,3 +415,19 @@ def test_prompts_are_encoded_whole_or_refused(model_directory):
     tokenizer.chat_template = None
     with pytest.raises(UsageError, match="template"):
         encode("hello", True, None)
+
+
+def test_special_tokens_are_no_stop_strings(config):
+    """Never silently ignored: their text is never written, so they could never be found."""
+    config = replace(config, generation=replace(config.generation, stop=("<end>",)))
+    with pytest.raises(UsageError, match="special token"):
+        run(config)
+
+
+def test_a_relative_model_is_found_from_another_folder(config, undisturbed, monkeypatch, tmp_path):
+    model = Path(config.model.name)
+    monkeypatch.chdir(model.parent)
+    run(replace(config, model=ModelConfig(name=model.name)), signal_after(60, signal.SIGINT, []))
+    monkeypatch.chdir(tmp_path)
+    go_on(config)
+    assert (tokens_of(config), text_of(config)) == undisturbed

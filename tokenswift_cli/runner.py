@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,9 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
     with StopRequests() as stops:
         for notice in prompt.notices:
             publish(Notice(notice))
+        config = _with_absolute_model(config)
         loaded = _load(config, publish)
+        _require_textual_stops(loaded, config)
         prompt_ids = encode_prompt(loaded.tokenizer, prompt.text, config.prompt.chat, config.prompt.system)
         path = Path(config.run.directory) if config.run.directory else default_run_path(_RUNS, datetime.now())
         target = _target(loaded, len(prompt_ids), config)
@@ -139,6 +142,25 @@ def encode_prompt(tokenizer: Any, text: str, chat: bool, system: str | None) -> 
     return [int(token_id) for token_id in ids]
 
 
+def _with_absolute_model(config: Config) -> Config:
+    """A model named by a relative path is found again from any folder."""
+    path = Path(config.model.name).expanduser()
+    if not path.exists():
+        return config
+    return replace(config, model=replace(config.model, name=str(path.resolve())))
+
+
+def _require_textual_stops(loaded: LoadedModel, config: Config) -> None:
+    """Special tokens are no text, so a stop string that names one would never be seen."""
+    special = set(loaded.tokenizer.all_special_tokens)
+    for stop in config.generation.stop:
+        if stop in special:
+            raise UsageError(
+                f"--stop {stop} is a special token of the model and never part of the text. Leave it out: "
+                "the model's own end-of-text tokens end the run already."
+            )
+
+
 def _load(config: Config, publish: Publish) -> LoadedModel:
     publish(Loading("Starting torch and transformers"))
     from tokenswift_cli.models.loading import load_model
@@ -210,7 +232,7 @@ def _rebuild_text(directory: RunDirectory, recovery: Recovery, loaded: LoadedMod
     from tokenswift_cli.transcript import Transcript
 
     transcript = Transcript(loaded.tokenizer, config.generation.stop, config.generation.on_loop)
-    directory.rewrite_text(transcript.replay(recovery.tokens) + transcript.finish())
+    directory.rewrite_text(transcript.replay(recovery.tokens) + transcript.finish().text)
 
 
 def _write(

@@ -188,9 +188,10 @@ class WritingSession:
     def _finish(self, reason: str) -> str:
         if reason != "interrupted":
             rest = self._transcript.finish()
-            if rest:
-                self._chunk_text.append(rest)
-                self._publish(TextAppended(rest))
+            if rest.text:
+                self._chunk_text.append(rest.text)
+                self._publish(TextAppended(rest.text))
+            reason = rest.finish_reason or reason
         self._save_chunk(reason)
         self._publish_progress()
         return reason

@@ -81,6 +81,7 @@ class Transcript:
             done += addition.tokens
         return "".join(pieces)
 
-    def finish(self) -> str:
-        """Text that was held back as a possible stop string, now that the text is at its end."""
-        return self._output.finish().text
+    def finish(self) -> Addition:
+        """What was held back as a possible stop string or character, now that the text is at its end."""
+        update = self._output.finish()
+        return Addition(0, update.text, None if update.stopped is None else "stop")
