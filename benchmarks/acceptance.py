@@ -15,6 +15,7 @@ import common
 from tokenswift_cli.config import DEMO_MODEL
 from tokenswift_cli.engine.planner import FixedPlanner
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+from tokenswift_cli.models.target import Target
 
 
 def main() -> None:
@@ -28,6 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
     loaded = common.load(arguments.model, arguments.threads)
     prompt = common.book_tokens(loaded.tokenizer, arguments.book, arguments.prefix_tokens)
+    target = Target(loaded.model, len(prompt) + arguments.tokens + 16)
     rows, texts = [], set()
     for size in map(int, arguments.sizes.split(",")):
         row = [str(size)]
@@ -36,7 +38,7 @@ def main() -> None:
                 drafters=("self",), partial_cache=size, partial_sinks=16, shared_noise=shared_noise
             )
             text = common.write(
-                loaded, prompt, arguments.tokens, SamplingSettings(), drafting, FixedPlanner(1, 1)
+                loaded, prompt, arguments.tokens, SamplingSettings(), drafting, FixedPlanner(1, 1), target
             )
             texts.add(tuple(text.tokens))
             drafted = [step for step in text.steps if step.drafted]

@@ -51,9 +51,15 @@ def write(
     sampling: SamplingSettings,
     drafting: DraftingSettings,
     planner: Planner | None = None,
+    target: Target | None = None,
 ) -> Text:
-    """Continue ``prompt`` by exactly ``count`` tokens."""
-    target = Target(loaded.model, len(prompt) + count + drafting.max_nodes + 1)
+    """Continue ``prompt`` by exactly ``count`` tokens.
+
+    ``target`` may have the prompt in its cache from a text before; whatever follows it there is dropped.
+    """
+    if target is None:
+        target = Target(loaded.model, len(prompt) + count + drafting.max_nodes + 1)
+    target.cache.length = min(target.cache.length, len(prompt) - 1)
     engine = Engine(target, sampling, drafting, end_ids=loaded.eos_ids, ignore_end=True, planner=planner)
     for _ in engine.prefill(prompt, len(prompt)):
         pass

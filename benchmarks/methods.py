@@ -15,6 +15,7 @@ import common
 
 from tokenswift_cli.config import DEMO_MODEL
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+from tokenswift_cli.models.target import Target
 
 METHODS = {
     "autoregressive": DraftingSettings(method="autoregressive"),
@@ -40,10 +41,13 @@ def main() -> None:
     for book in map(Path, arguments.books.split(",")):
         for prefix in map(int, arguments.prefixes.split(",")):
             prompt = common.book_tokens(loaded.tokenizer, book, prefix)
+            target = Target(loaded.model, prefix + arguments.tokens + 64)
             texts: dict[str, list[common.Text]] = {name: [] for name in names}
             for _ in range(arguments.repeats):
                 for name in names:
-                    text = common.write(loaded, prompt, arguments.tokens, SamplingSettings(), METHODS[name])
+                    text = common.write(
+                        loaded, prompt, arguments.tokens, SamplingSettings(), METHODS[name], target=target
+                    )
                     texts[name].append(text)
             if len({tuple(text.tokens) for found in texts.values() for text in found}) != 1:
                 raise SystemExit(f"{book.name} {prefix}: the methods wrote different texts")

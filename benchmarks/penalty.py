@@ -1,6 +1,6 @@
 """The paper's ablation of the contextual penalty: on and off, under three truncations, with Distinct-1..4.
 
-    python benchmarks/penalty.py --prompt prompts/novel-opening.txt --tokens 4096
+python benchmarks/penalty.py --prompt prompts/novel-opening.txt --tokens 4096
 """
 
 from __future__ import annotations

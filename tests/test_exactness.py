@@ -328,3 +328,15 @@ def test_adversarial_lookups_beside_self_draft():
         partial_cache=128,
     )
     assert tokens == text[:800]
+
+
+def test_rows_that_stand_in_the_cache_are_not_read_again():
+    text = list(plain_text("min-p"))
+    target = Target(tiny_llama(), 400)
+    target.read((PROMPT + text)[:130])
+    engine = Engine(target, SAMPLINGS["min-p"], DraftingSettings(method="lookup"), planner=FixedPlanner(9))
+    assert list(engine.prefill(PROMPT + text[:100], len(PROMPT))) == [139, 140]
+    tokens = [token for step in engine.steps(150) for token in step.tokens]
+    assert tokens == text[100:250]
+    with pytest.raises(ValueError, match="cache"):
+        list(Engine(target, SAMPLINGS["min-p"], DraftingSettings()).prefill(PROMPT, len(PROMPT)))

@@ -117,7 +117,8 @@ def _values(path: str) -> st.SearchStrategy[object]:
     """Any value the rule of ``path`` allows."""
     rule, kind = rule_for(path), KEYS[path].kind
     if rule.choices:
-        return st.sampled_from(rule.choices)
+        choice = st.sampled_from(rule.choices)
+        return st.lists(choice, max_size=4).map(tuple) if kind == "texts" else choice
     if kind == "bool":
         return st.booleans()
     if kind in ("int", "count", "ints"):

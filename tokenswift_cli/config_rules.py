@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from tokenswift_cli.config import DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
-from tokenswift_cli.engine.settings import METHODS
+from tokenswift_cli.engine.settings import DRAFTERS, METHODS
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "generation.stop": Rule(filled=True, unicode=True),
     "generation.on_loop": Rule(choices=LOOP_POLICIES),
     "drafting.method": Rule(choices=METHODS),
+    "drafting.drafters": Rule(choices=DRAFTERS),
     "drafting.ngram_size": Rule(low=2),
     "drafting.ngram_candidates": Rule(low=0),
     "drafting.suffix_max_draft": Rule(low=1),
+    "drafting.self_depth": Rule(low=0),
+    "drafting.partial_cache": Rule(low=64, count=True),
+    "drafting.partial_sinks": Rule(low=0),
     "drafting.max_nodes": Rule(low=1),
     "drafting.prefill_chunk": _TOKENS,
     "run.directory": Rule(filled=True),
@@ -150,6 +154,15 @@ def _minimum_above_maximum(config: Config) -> str | None:
     return f"must not exceed generation.max_tokens ({most}), got {least}" if least > most else None
 
 
+def _sinks_crowd_the_cache(config: Config) -> str | None:
+    sinks, rows = config.drafting.partial_sinks, config.drafting.partial_cache
+    return (
+        f"must be at most a quarter of drafting.partial_cache ({rows}), got {sinks}"
+        if 4 * sinks > rows
+        else None
+    )
+
+
 def _system_without_chat(config: Config) -> str | None:
     if config.prompt.system is not None and not config.prompt.chat:
         return "is used only with a chat template: add --chat (prompt.chat: true) or drop it"
@@ -158,5 +171,6 @@ def _system_without_chat(config: Config) -> str | None:
 
 CROSS_RULES: Final = (
     CrossRule("generation.min_tokens", "generation.max_tokens", _minimum_above_maximum),
+    CrossRule("drafting.partial_sinks", "drafting.partial_cache", _sinks_crowd_the_cache),
     CrossRule("prompt.system", "prompt.chat", _system_without_chat),
 )

@@ -82,9 +82,7 @@ def build_planner(settings: DraftingSettings) -> Planner:
     """The planner of a method."""
     if settings.method == "autoregressive":
         return FixedPlanner(0)
-    return SpeedPlanner(
-        settings.max_nodes, max_depth=settings.self_depth, may_skip=settings.method == "auto"
-    )
+    return SpeedPlanner(settings.max_nodes, max_depth=settings.self_depth, may_skip=settings.method == "auto")
 
 
 class Engine:
@@ -129,7 +127,7 @@ class Engine:
         self._root = -1
 
     def prefill(self, token_ids: Sequence[int], prompt_tokens: int) -> Iterator[int]:
-        """Read what stands already, in chunks.
+        """Read what stands already, in chunks; tokens whose rows the target's cache holds are not read again.
 
         Args:
             token_ids: the prompt and, on resume, the text so far; not empty.
@@ -139,7 +137,7 @@ class Engine:
             the number of tokens read so far.
 
         Raises:
-            ValueError: ``token_ids`` is empty or holds an id outside the vocabulary.
+            ValueError: ``token_ids`` is empty, shorter than the cache, or holds an id outside the vocabulary.
         """
         if not token_ids:
             raise ValueError("the prompt holds no token")
@@ -156,7 +154,12 @@ class Engine:
         self._root = token_ids[-1]
         # The last token is the first root: its logits come with the first verification.
         before_root = len(token_ids) - 1
-        for first in range(0, before_root, self._drafting.prefill_chunk):
+        cached = self._target.cache.length
+        if cached > before_root:
+            raise ValueError(f"the cache holds {cached} tokens, more than stand before the last of these")
+        for drafter in self._drafters:
+            drafter.extend(token_ids[:cached])
+        for first in range(cached, before_root, self._drafting.prefill_chunk):
             last = min(first + self._drafting.prefill_chunk, before_root)
             self._target.read(token_ids[first:last])
             for drafter in self._drafters:

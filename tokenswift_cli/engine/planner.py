@@ -98,7 +98,9 @@ class SpeedPlanner:
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         self._acceptance.learn(drafts, committed)
-        chains = [Draft(d.tokens, d.drafter, (_UNSEEN,) * len(d.tokens)) for d in drafts if d.drafter == "self"]
+        chains = [
+            Draft(d.tokens, d.drafter, (_UNSEEN,) * len(d.tokens)) for d in drafts if d.drafter == "self"
+        ]
         self._average.learn(chains, committed)
 
     def _best_rows(self, tree: TokenTree, draft_passes: int) -> tuple[int, float]:

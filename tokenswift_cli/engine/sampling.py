@@ -188,8 +188,9 @@ class Sampler:
         noisy = scores + gumbel(self.settings.seed, position, token_ids)
         return int(token_ids[noisy.argmax()])
 
-
-    def ranked(self, logits: Tensor, window: Tensor, position: int, count: int, seed: int) -> list[tuple[int, float]]:
+    def ranked(
+        self, logits: Tensor, window: Tensor, position: int, count: int, seed: int
+    ) -> list[tuple[int, float]]:
         """The best tokens for a draft by the score that :meth:`choose` maximises, with their scores.
 
         A draft that knows the noise of the position proposes what the target will choose unless their
