@@ -431,3 +431,110 @@ def test_a_relative_model_is_found_from_another_folder(config, undisturbed, monk
     monkeypatch.chdir(tmp_path)
     go_on(config)
     assert (tokens_of(config), text_of(config)) == undisturbed
+
+
+def test_a_symbolic_link_keeps_its_name_and_the_demo_stays_the_demo(tmp_path, monkeypatch):
+    from tokenswift_cli.runner import _with_absolute_model
+
+    (tmp_path / "blob").write_bytes(b"x")
+    (tmp_path / "model.gguf").symlink_to(tmp_path / "blob")
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    names = {
+        name: _with_absolute_model(Config(model=ModelConfig(name=name))).model.name
+        for name in ("model.gguf", "demo", "organisation/model")
+    }
+    assert names == {
+        "model.gguf": str(tmp_path / "model.gguf"),
+        "demo": "demo",
+        "organisation/model": "organisation/model",
+    }
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_occupied_run_directory_is_refused_before_the_model_loads(config, dry_run):
+    directory = Path(config.run.directory)
+    directory.mkdir()
+    (directory / "notes.txt").write_text("mine")
+    config = replace(config, model=ModelConfig(name="no-such/model", offline=True))
+    with pytest.raises(UsageError, match="run"):
+        run(config, dry_run=dry_run)
+
+
+def test_ids_beyond_the_vocabulary_are_refused(config):
+    config = replace(config, sampling=replace(SAMPLING, suppress_ids=(3, 999)))
+    with pytest.raises(UsageError, match=r"999.*257"):
+        run(config)
+    assert not Path(config.run.directory).exists()
+
+
+def test_a_finished_run_still_knows_its_model(config, tmp_path):
+    """Case 22: no other tokenizer decodes its tokens."""
+    run(config)
+    other = save_tiny_model(tmp_path / "other", rms_norm_eps=1e-3)
+    directory = Path(config.run.directory)
+    stored = load_run_yaml((directory / "run.yaml").read_text())
+    with pytest.raises(ResumeRefusedError, match="another model"):
+        resume(
+            directory, stored, replace(stored, model=ModelConfig(name=str(other))), publish=lambda event: None
+        )
+
+
+def test_a_loop_that_began_before_a_resume_stops_it(config):
+    """Case 23: ``--on-loop stop`` given later still stops."""
+    sampling = SamplingSettings(temperature=0.0, penalty=1.0, suppress_ids=tuple(range(2, 257)))
+    config = replace(config, sampling=sampling)
+    run(config)
+    outcome = go_on(config, max_tokens=COUNT + 500, on_loop="stop")
+    assert (outcome.finish_reason, outcome.tokens) == ("loop", COUNT)
+    assert go_on(config, max_tokens=COUNT + 20, on_loop="warn").tokens == COUNT + 20
+
+
+def test_shown_text_is_not_shown_again_after_an_extension(config, undisturbed):
+    """The pieces of both sessions together are output.txt."""
+    text = undisturbed[1]
+    stop = text[-1] + "never this"
+    config = replace(config, generation=replace(config.generation, stop=(stop,)))
+    pieces = []
+
+    def publish(event):
+        if isinstance(event, TextAppended):
+            pieces.append(event.text)
+
+    run(config, publish)
+    go_on(config, publish, max_tokens=COUNT + 60)
+    assert "".join(pieces) == text_of(config)
+
+
+def test_the_next_command_works(config):
+    """What is printed at the end of a run really goes on."""
+    events = []
+    run(config, events.append)
+    assert events[-1].resume_command.endswith(f"--max-tokens {2 * COUNT}")
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(config, monkeypatch):
+    """Case 14."""
+    monkeypatch.setattr("tokenswift_cli.models.loading.free_memory", lambda device: 100_000)
+    monkeypatch.setattr("tokenswift_cli.models.loading._load_weights", None)
+    with pytest.raises(PreflightError, match=r"GiB.*smaller model"):
+        run(config)
+
+
+def test_length_of_a_rope_switch_is_the_limit():
+    """Case 15: factors that switch with the length would make the text depend on how it was cut."""
+    from transformers import LlamaConfig, Phi3Config
+
+    from tokenswift_cli.models.loading import position_limit
+
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    phi = Phi3Config(
+        hidden_size=64,
+        num_attention_heads=4,
+        pad_token_id=0,
+        max_position_embeddings=4000,
+        original_max_position_embeddings=100,
+        rope_parameters={**rope, "original_max_position_embeddings": 100},
+    )
+    assert position_limit(phi) == 100
+    assert position_limit(LlamaConfig(max_position_embeddings=4000)) == 4000

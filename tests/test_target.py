@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 from models_in_memory import SHAPE, tiny_llama, tiny_mistral
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import (
+    DogeConfig,
+    DogeForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    JambaConfig,
+    JambaForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+)
 
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models import attention
@@ -112,3 +125,43 @@ def test_cache_memory_is_preallocated_and_linear():
     target.read(IDS[0, 100:900].tolist())
     assert [target.cache.keys(layer).data_ptr() for layer in range(2)] == before
     assert target.cache.used_bytes == 900 * target.kv_bytes_per_token
+
+
+def other_models():
+    shape = {key: value for key, value in SHAPE.items() if key != "tie_word_embeddings"}
+    yield DogeForCausalLM, DogeConfig(**shape, sliding_window=50), "window of 50"
+    yield (
+        Llama4ForCausalLM,
+        Llama4TextConfig(**shape, head_dim=16, intermediate_size_mlp=128),
+        "chunked_attention",
+    )
+    yield Lfm2ForCausalLM, Lfm2Config(**shape, layer_types=["conv", "full_attention"]), "conv"
+    jamba = JambaConfig(**shape, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False)
+    yield JambaForCausalLM, jamba, "only|layers"
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config", "words"), list(other_models()), ids=lambda v: getattr(v, "__name__", "")
+)
+def test_state_outside_the_attention_is_refused_by_name(model_class, config, words):
+    """Case 32: windows that exist only in a mask, chunks, convolutions, state spaces."""
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModelError, match=rf"{model_class.__name__}.*({words})"):
+        Target(model_class(config).eval(), 10)
+
+
+def test_learned_positions_up_to_the_very_last(monkeypatch):
+    """The planner's probes stay inside the model's positions, and so do drafts."""
+    from tokenswift_cli.engine import engine as engine_module
+    from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+
+    monkeypatch.setattr(engine_module, "_PROBE_INTERVAL", 8)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=256, n_embd=64, n_layer=2, n_head=4, n_positions=128)
+    model = GPT2LMHeadModel(config).eval()
+    texts = []
+    for method in ("autoregressive", "auto"):
+        engine = engine_module.Engine(Target(model, 128), SamplingSettings(), DraftingSettings(method=method))
+        list(engine.prefill(IDS[0, :40].tolist(), 40))
+        texts.append([token for step in engine.steps(88) for token in step.tokens])
+    assert len(texts[0]) == 88 and texts[0] == texts[1]

@@ -86,6 +86,11 @@ class LoopDetector:
         self._armed = True
         self._recovery = 0.0
 
+    @property
+    def looping(self) -> bool:
+        """Whether a repetition was reported and novelty has not returned since."""
+        return not self._armed
+
     def push(self, token_id: int) -> LoopReport | None:
         """Take the next token; return a report if it makes a repetition evident."""
         position = self._count

@@ -23,6 +23,7 @@ from tokenswift_cli.outcome import RunOutcome
 from tokenswift_cli.preflight import Preflight, disk_need, free_disk
 from tokenswift_cli.prompt_input import PromptText
 from tokenswift_cli.run_dir import RunDirectory, default_run_path
+from tokenswift_cli.run_layout import kind_of, refusal_to_create
 from tokenswift_cli.signals import StopRequests
 from tokenswift_cli.text_settings import text_deciding_differences
 from tokenswift_cli.yaml_config import dump_yaml
@@ -51,11 +52,14 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
     with StopRequests() as stops:
         for notice in prompt.notices:
             publish(Notice(notice))
+        path = Path(config.run.directory) if config.run.directory else default_run_path(_RUNS, datetime.now())
+        if refusal := refusal_to_create(path, kind_of(path)):
+            raise refusal
         config = _with_absolute_model(config)
         loaded = _load(config, publish)
         _require_textual_stops(loaded, config)
         prompt_ids = encode_prompt(loaded.tokenizer, prompt.text, config.prompt.chat, config.prompt.system)
-        path = Path(config.run.directory) if config.run.directory else default_run_path(_RUNS, datetime.now())
+        _require_known_ids(loaded, prompt_ids, config)
         target = _target(loaded, len(prompt_ids), config)
         check = _preflight(loaded, target, len(prompt_ids), config, path)
         if dry_run:
@@ -100,8 +104,10 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
             publish(Notice(message, "warning"))
         finished = _already_finished(recovery, requested)
         if finished is not None:
-            if recovery.text_damaged:
-                _rebuild_text(directory, recovery, _load(requested, publish), requested)
+            if recovery.text_damaged or requested.model != stored.model:
+                loaded = _load_same_model(directory, requested, publish)
+                if recovery.text_damaged:
+                    _rebuild_text(directory, recovery, loaded, requested)
             publish(Notice(finished))
             return RunOutcome(
                 recovery.finish_reason or "length",
@@ -110,8 +116,7 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
                 requested.generation.max_tokens,
                 len(directory.prompt_ids),
             )
-        loaded = _load(requested, publish)
-        _require_same_model(directory, loaded)
+        loaded = _load_same_model(directory, requested, publish)
         target = _target(loaded, len(directory.prompt_ids), requested)
         _preflight(loaded, target, len(directory.prompt_ids), requested, run_dir).require_room()
         if requested != stored:
@@ -144,10 +149,13 @@ def encode_prompt(tokenizer: Any, text: str, chat: bool, system: str | None) -> 
 
 def _with_absolute_model(config: Config) -> Config:
     """A model named by a relative path is found again from any folder."""
+    from tokenswift_cli.models.demo import is_demo_name
+
     path = Path(config.model.name).expanduser()
-    if not path.exists():
+    if is_demo_name(config.model.name) or not path.exists():
         return config
-    return replace(config, model=replace(config.model, name=str(path.resolve())))
+    # Not resolved: the name that a symbolic link gives a file may say what it is.
+    return replace(config, model=replace(config.model, name=str(path.absolute())))
 
 
 def _require_textual_stops(loaded: LoadedModel, config: Config) -> None:
@@ -158,6 +166,16 @@ def _require_textual_stops(loaded: LoadedModel, config: Config) -> None:
             raise UsageError(
                 f"--stop {stop} is a special token of the model and never part of the text. Leave it out: "
                 "the model's own end-of-text tokens end the run already."
+            )
+
+
+def _require_known_ids(loaded: LoadedModel, prompt_ids: list[int], config: Config) -> None:
+    size = loaded.identity.vocab_size
+    for name, ids in (("sampling.suppress_ids", config.sampling.suppress_ids), ("the prompt", prompt_ids)):
+        if ids and max(ids) >= size:
+            raise UsageError(
+                f"Token id {max(ids)} in {name} is beyond the model's vocabulary of {size} tokens. "
+                "Use ids of this model, and a tokenizer that belongs to it."
             )
 
 
@@ -205,16 +223,23 @@ def _meta(loaded: LoadedModel, config: Config) -> dict[str, object]:
     }
 
 
-def _require_same_model(directory: RunDirectory, loaded: LoadedModel) -> None:
+def _load_same_model(directory: RunDirectory, config: Config, publish: Publish) -> LoadedModel:
+    """The model that wrote the text, or a refusal."""
     from tokenswift_cli.models.identity import ModelIdentity
 
-    differences = ModelIdentity.from_json(directory.meta.get("model")).differences(loaded.identity)
+    recorded = ModelIdentity.from_json(directory.meta.get("model"))
+    if config.model.dtype == "auto":
+        # What "auto" means depends on the device; the run began with one meaning.
+        config = replace(config, model=replace(config.model, dtype=recorded.dtype))
+    loaded = _load(config, publish)
+    differences = recorded.differences(loaded.identity)
     if differences:
         raise ResumeRefusedError(
             f"Resume refused, as the text in {directory.path} was written by another model: "
             + "; ".join(differences)
             + ". Name the model of the run with --model, or start a new run."
         )
+    return loaded
 
 
 def _already_finished(recovery: Recovery, config: Config) -> str | None:
@@ -235,6 +260,16 @@ def _rebuild_text(directory: RunDirectory, recovery: Recovery, loaded: LoadedMod
     directory.rewrite_text(transcript.replay(recovery.tokens) + transcript.finish().text)
 
 
+def _next_command(path: Path, reason: str, tokens: int) -> str | None:
+    """The command that goes on from here, or None where the text is at its end."""
+    command = resume_command(path)
+    if reason == "interrupted":
+        return command
+    if reason == "length":
+        return f"{command} --max-tokens {2 * tokens}"
+    return f"{command} --on-loop warn" if reason == "loop" else None
+
+
 def _write(
     directory: RunDirectory,
     config: Config,
@@ -248,8 +283,7 @@ def _write(
 
     session = WritingSession(directory, config, loaded, target, recovery, stops, publish)
     reason = session.run()
-    command = resume_command(directory.path)
-    finished = session.finished_event(reason, None if reason in ("eos", "stop") else command)
+    finished = session.finished_event(reason, _next_command(directory.path, reason, session.tokens))
     publish(finished)
     return RunOutcome(
         finish_reason=reason,

@@ -66,11 +66,15 @@ class WritingSession:
         self._chunk = recovery.chunk if recovery else 0
         generation = config.generation
         self._transcript = Transcript(loaded.tokenizer, generation.stop, generation.on_loop)
+        # Characters at the start of the coming text that an earlier session showed already.
+        self._shown_ahead = 0
         if recovery:
             text = self._transcript.replay(recovery.tokens)
             # A finished run released text that may yet become part of a stop string.
             if recovery.text_damaged or text != recovery.text:
                 directory.rewrite_text(text)
+            if recovery.text.startswith(text):
+                self._shown_ahead = len(recovery.text) - len(text)
         self._engine = Engine(
             target,
             config.sampling,
@@ -87,6 +91,8 @@ class WritingSession:
     def run(self) -> str:
         """Write until the text ends or a signal asks to stop; returns the finish reason."""
         self._announce()
+        if self._config.generation.on_loop == "stop" and self._transcript.looping:
+            return self._finish("loop")
         if not self._prefill():
             return self._finish("interrupted")
         generation = self._config.generation
@@ -99,6 +105,11 @@ class WritingSession:
             if self._stops.requested:
                 return self._finish("interrupted")
         raise RuntimeError("the engine ended without a reason")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated so far, earlier sessions included."""
+        return len(self._written)
 
     def finished_event(self, reason: str, command: str | None) -> RunFinished:
         """The last event of the run."""
@@ -160,7 +171,7 @@ class WritingSession:
         self._chunk_tokens.extend(tokens)
         if addition.text:
             self._chunk_text.append(addition.text)
-            self._publish(TextAppended(addition.text))
+            self._publish_text(addition.text)
         for count, report in addition.loops:
             self._publish(LoopDetected(count, report.period, report.message))
         host_seconds = time.perf_counter() - started
@@ -190,11 +201,19 @@ class WritingSession:
             rest = self._transcript.finish()
             if rest.text:
                 self._chunk_text.append(rest.text)
-                self._publish(TextAppended(rest.text))
-            reason = rest.finish_reason or reason
+                self._publish_text(rest.text)
+            if reason == "eos" and rest.finish_reason:
+                # Only a text at its end is final; a longer run may read the last bytes differently.
+                reason = rest.finish_reason
         self._save_chunk(reason)
         self._publish_progress()
         return reason
+
+    def _publish_text(self, text: str) -> None:
+        new = text[self._shown_ahead :]
+        self._shown_ahead -= len(text) - len(new)
+        if new:
+            self._publish(TextAppended(new))
 
     def _start_chunk(self) -> None:
         self._chunk_tokens: list[int] = []

@@ -60,15 +60,19 @@ class Transcript:
             pieces.append(update.text)
             if update.stopped is not None:
                 finish_reason = "stop"
-            if self._on_loop != "ignore":
-                report = self._loops.push(token_id)
-                if report is not None:
-                    loops.append((self.distinct.tokens, report))
-                    if self._on_loop == "stop" and finish_reason is None:
-                        finish_reason = "loop"
+            report = self._loops.push(token_id)
+            if report is not None and self._on_loop != "ignore":
+                loops.append((self.distinct.tokens, report))
+                if self._on_loop == "stop" and finish_reason is None:
+                    finish_reason = "loop"
             if finish_reason is not None:
                 break
         return Addition(count, "".join(pieces), finish_reason, tuple(loops))
+
+    @property
+    def looping(self) -> bool:
+        """Whether the text so far ends in a repetition."""
+        return self._loops.looping
 
     def replay(self, token_ids: Sequence[int]) -> str:
         """Take in the tokens of an earlier session; returns their final text."""

@@ -1,32 +1,32 @@
-"""What a verification costs on this machine, by the number of rows, kept current from live timings."""
+"""What a pass costs on this machine, by the number of rows, kept current from live timings."""
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_left
+from collections import deque
 
-# Weight of the newest timing. Costs drift with the length of the text; single timings are noisy.
-_NEWEST = 0.1
-
-# One timing can move the estimate at most as if it were this many times larger or smaller.
-_OUTLIER = 2.0
+# The median of the last timings follows a growing text within a few steps. What disturbs a timing makes
+# it longer, so of two middle ones the shorter is taken.
+_KEPT = 9
 
 
 class CostModel:
     """Seconds per forward pass as a table over row counts, interpolated between measured ones."""
 
     def __init__(self) -> None:
+        self._timings: dict[int, deque[float]] = {}
         self._seconds: dict[int, float] = {}
         self._rows: list[int] = []
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take in one timing of a pass over ``rows`` tokens."""
-        known = self._seconds.get(rows)
-        if known is None:
+        if rows not in self._timings:
             self._rows.insert(bisect_left(self._rows, rows), rows)
-            self._seconds[rows] = seconds
-            return
-        seconds = min(max(seconds, known / _OUTLIER), known * _OUTLIER)
-        self._seconds[rows] = known + _NEWEST * (seconds - known)
+            self._timings[rows] = deque(maxlen=_KEPT)
+        timings = self._timings[rows]
+        timings.append(seconds)
+        self._seconds[rows] = statistics.median_low(timings)
 
     def seconds(self, rows: int) -> float | None:
         """Estimated seconds of a pass over ``rows`` tokens; None before any timing."""

@@ -26,10 +26,13 @@ from tokenswift_cli.engine.tree import Draft, TokenTree
 from tokenswift_cli.engine.verify import Walk, walk
 from tokenswift_cli.models.target import Target
 
-# Row counts timed before the first step and then after every so many tokens: costs grow with the text, and
-# a size that is not used would otherwise keep its old figure.
+# Row counts timed before the first step, and one of them again after every so many tokens: costs grow with
+# the text, and a size that is not used would otherwise keep its old figure.
 _PROBED_ROWS = (1, 2, 4, 8, 16)
-_PROBE_INTERVAL = 1024
+_PROBE_INTERVAL = 192
+
+# Fewer tokens than this are not worth a probe.
+_SHORTEST_PROBED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Engine:
         self._self_drafter = build_self_drafter(drafting, target)
         self._planner = build_planner(drafting) if planner is None else planner
         self._until_probe = 0
+        self._probed = 0
         self._sampler: Sampler | None = None
         self._history: TokenHistory | None = None
         self._root = -1
@@ -181,7 +185,7 @@ class Engine:
             raise RuntimeError("prefill comes before steps")
         left = max_tokens
         while left > 0:
-            if self._until_probe <= 0 and (self._drafters or self._self_drafter):
+            if self._until_probe <= 0 and left >= _SHORTEST_PROBED and (self._drafters or self._self_drafter):
                 self._probe_costs()
                 self._until_probe = _PROBE_INTERVAL
             step = self._step(left)
@@ -261,26 +265,42 @@ class Engine:
 
     @torch.inference_mode()
     def _probe_costs(self) -> None:
-        """Time a few passes over scratch rows, so that the planner knows facts; they commit nothing."""
+        """Time passes over scratch rows, so that the planner knows facts; they commit nothing.
+
+        The first time all sizes, later the next one of them.
+        """
+        if self._probed:
+            self._probe_rows(_PROBED_ROWS[self._probed % len(_PROBED_ROWS)])
+        else:
+            self._probe_rows(1)
+            self._probe_draft()
+            for rows in _PROBED_ROWS:
+                self._probe_rows(rows)
+        self._probed += 1
+
+    def _probe_rows(self, rows: int) -> None:
+        if rows > 1 + self._drafting.max_nodes:
+            return
+        started = time.perf_counter()
+        # Siblings: no row stands beyond the next position, where the model may have none.
+        self._target.verify([self._root] * rows, [0] * rows, torch.eye(rows, dtype=torch.bool))
+        self._planner.costs.observe(rows, time.perf_counter() - started)
+
+    def _probe_draft(self) -> None:
         drafter = self._self_drafter
-        queries: dict[int, torch.Tensor] = {}
-        self._target.verify([self._root], queries=queries)
-        if drafter is not None:
-            assert self._history is not None and self._sampler is not None
-            if not drafter.ready(2):
-                drafter.refresh(queries, 0)
-            drafter.begin(self._root, 2)
-            for _ in range(2):
-                started = time.perf_counter()
-                drafter.step(self._history, self._sampler)
-                self._planner.draft_costs.observe(1, time.perf_counter() - started)
-            drafter.end(self._history)
-        for rows in _PROBED_ROWS:
-            if rows > 1 + self._drafting.max_nodes:
-                break
+        if drafter is None:
+            return
+        assert self._history is not None and self._sampler is not None
+        if not drafter.ready(2):
+            queries: dict[int, torch.Tensor] = {}
+            self._target.verify([self._root], queries=queries)
+            drafter.refresh(queries, 0)
+        drafter.begin(self._root, 2)
+        for _ in range(2):
             started = time.perf_counter()
-            self._target.verify([self._root] * rows)
-            self._planner.costs.observe(rows, time.perf_counter() - started)
+            drafter.step(self._history, self._sampler)
+            self._planner.draft_costs.observe(1, time.perf_counter() - started)
+        drafter.end(self._history)
 
 
 def _shares(tree: TokenTree, done: Walk) -> dict[str, tuple[int, int]]:

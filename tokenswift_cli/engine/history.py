@@ -13,9 +13,9 @@ _GROWTH = 65536
 class TokenHistory:
     """Append-only token ids in a preallocated int64 buffer; no copy and no sync per token."""
 
-    def __init__(self, token_ids: Sequence[int], device: torch.device | str, capacity: int = 0) -> None:
+    def __init__(self, token_ids: Sequence[int], device: torch.device | str) -> None:
         self.length = len(token_ids)
-        self._buffer = torch.zeros(max(capacity, self.length + 1), dtype=torch.int64, device=device)
+        self._buffer = torch.zeros(self.length + _GROWTH, dtype=torch.int64, device=device)
         self._buffer[: self.length] = torch.tensor(token_ids, dtype=torch.int64)
 
     def append(self, token_id: int) -> None:

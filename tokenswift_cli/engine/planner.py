@@ -106,8 +106,10 @@ class SpeedPlanner:
     def _best_rows(self, tree: TokenTree, draft_passes: int) -> tuple[int, float]:
         """Rows of the best part of the tree, and its expected tokens per second."""
         plain = self.costs.seconds(1)
-        if plain is None or len(tree) == 1:
-            return len(tree), 0.0
+        if plain is None:
+            return (1 if self._may_skip else len(tree)), 0.0
+        if len(tree) == 1:
+            return 1, 0.0
         paid = draft_passes * (self.draft_costs.seconds(1) or 0.0)
         best_rows = 1
         best_rate = _MARGIN / (plain + paid) if self._may_skip else 0.0

@@ -63,13 +63,15 @@ class AttentionStep:
         visibility: bool [T, T], which rows of the pass see which; None means causal order.
         depths: int64 [T], each row's position minus the position of the first.
         queries: when not None, gets each layer's queries, [KV heads, group, T, key size].
+        windows: the sliding windows that layers asked for.
     """
 
     cache: KeyValueCache
     visibility: Tensor | None
     depths: Tensor
     queries: dict[int, Tensor] | None = None
-    _masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    windows: set[int] = field(default_factory=set)
+    _masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
 
     def mask(self, first: int, group: int, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive mask over the keys from ``first`` on, the same for all layers of a kind.
@@ -82,7 +84,7 @@ class AttentionStep:
         Returns:
             [group * T, cache.length - first + T] of 0 and -inf.
         """
-        key = (first, window or 0)
+        key = (first, group, window or 0)
         if key not in self._masks:
             rows = self.depths.numel()
             tail = self.visibility
@@ -157,6 +159,8 @@ def cached_attention(
     cache, start = step.cache, step.cache.length
     cache.write(layer, key[0], value[0])
 
+    if sliding_window is not None:
+        step.windows.add(sliding_window)
     heads, rows, size = query.shape[1:]
     kv_heads = key.shape[1]
     group = heads // kv_heads

@@ -66,12 +66,16 @@ class KeyValueCache:
         if rows[-1] != count - 1:
             # Ascending rows only move down, but neighbours may overlap: gather first, then write.
             moved = next(i for i, row in enumerate(rows) if row != i)
-            sources = [self.length + row for row in rows[moved:]]
+            sources = torch.tensor([self.length + row for row in rows[moved:]], device=self._device)
             span = slice(self.length + moved, self.length + count)
             for store in (self._keys, self._values):
                 for tensor in store.values():
-                    tensor[:, span] = tensor[:, sources]
+                    tensor[:, span] = tensor.index_select(1, sources)
         self.length += count
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._keys.values())).device
 
     @property
     def layers(self) -> int:

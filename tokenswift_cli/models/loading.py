@@ -20,6 +20,7 @@ from tokenswift_cli.models.file_hashes import file_sha256
 from tokenswift_cli.models.gguf import converted_model
 from tokenswift_cli.models.hub import hub_snapshot
 from tokenswift_cli.models.identity import ModelIdentity, tokenizer_fingerprint
+from tokenswift_cli.models.memory import free_memory, require_memory
 from tokenswift_cli.models.quiet import quiet_libraries
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def load_model(config: ModelConfig, notify: Callable[[str], None]) -> LoadedMode
     names = identity_files(source.directory, config.trust_remote_code)
     dtype = choose_dtype(config.dtype, device.type, facts.get("dtype") or facts.get("torch_dtype"))
     tokenizer = _load_tokenizer(source, code)
+    require_memory(source.name, source.directory, dtype, free_memory(device.type))
     model = _load_weights(source, dtype, code, notify)
     try:
         model = model.to(device)
@@ -130,9 +132,20 @@ def end_of_text_ids(*sources: int | Iterable[int] | None) -> tuple[int, ...]:
 
 
 def position_limit(text_config: Any) -> int | None:
-    """``max_position_embeddings`` (under the name the model family gives it), or None."""
-    limit = getattr(text_config, "max_position_embeddings", None)
-    return int(limit) if isinstance(limit, int) and limit > 0 else None
+    """The longest text the model is made for and the engine writes exactly, or None if it names no limit.
+
+    That is ``max_position_embeddings`` (under the name the model family gives it). Models whose rotary
+    embedding switches to other factors at a length (longrope) would give a text that depends on how it
+    was cut into passes: for them it is the length of the switch.
+    """
+    limits = [getattr(text_config, "max_position_embeddings", None)]
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    # Families with several kinds of layers have one set of parameters for each kind.
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if parameters.get("rope_type") in ("longrope", "dynamic"):
+            limits.append(parameters.get("original_max_position_embeddings"))
+            limits.append(getattr(text_config, "original_max_position_embeddings", None))
+    return min((int(limit) for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
 def _find(config: ModelConfig, device_type: str, notify: Callable[[str], None]) -> _Source:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-import psutil
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,6 +15,8 @@ from transformers import PreTrainedModel
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models import attention
 from tokenswift_cli.models.kv_cache import KeyValueCache
+from tokenswift_cli.models.memory import free_memory
+from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
 
 # Two correct float32 computations of the same logits differ by far less than this share of their size.
 _CHECK_TOLERANCE = 1e-2
@@ -42,6 +43,7 @@ class Target:
         self.device: torch.device = model.device
         self.vocabulary_size: int = model.config.get_text_config().vocab_size
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._windows: set[int] = set()
         checked = self._adopt_attention()
         self.kv_bytes_per_token: int = checked.bytes_per_token
         self.cache = KeyValueCache(capacity)
@@ -54,11 +56,7 @@ class Target:
 
     def free_bytes(self) -> int | None:
         """Memory still free where the cache will live; None if the device does not tell."""
-        if self.device.type == "cpu":
-            return int(psutil.virtual_memory().available)
-        if self.device.type == "cuda":
-            return int(torch.cuda.mem_get_info(self.device)[0])
-        return None
+        return free_memory(self.device.type)
 
     @torch.inference_mode()
     def read(self, token_ids: Sequence[int]) -> None:
@@ -130,7 +128,8 @@ class Target:
         if visibility is not None:
             visibility = visibility.to(self.device)
         keywords = {"logits_to_keep": logits} if self._takes_logits_to_keep else {}
-        with attention.attending(attention.AttentionStep(cache, visibility, offsets, queries)):
+        step = attention.AttentionStep(cache, visibility, offsets, queries, self._windows)
+        with attention.attending(step):
             result = self.model(
                 input_ids=ids, position_ids=(offsets + position)[None], use_cache=False, **keywords
             )
@@ -144,6 +143,8 @@ class Target:
         Returns the cache used for that, whose shapes are the model's.
         """
         name = type(self.model).__name__
+        text_config = self.model.config.get_text_config()
+        refuse_unknown_layers(name, text_config)
         count = min(_CHECK_TOKENS, self.vocabulary_size)
         token_ids = [(7 * i + 3) % self.vocabulary_size for i in range(count)]
         ids = torch.tensor([token_ids], device=self.device)
@@ -159,10 +160,7 @@ class Target:
         cache = KeyValueCache(count)
         half = count // 2
         self._forward(cache, token_ids[:half], 0)
-        if not cache.layers:
-            raise UnsupportedModelError(
-                f"{name} has no attention layer that the engine can drive. Use another model."
-            )
+        refuse_unseen_state(name, text_config, cache.layers, self._windows)
         cache.length = half
         # A tree: every second node is a sibling that must not be seen by the path.
         nodes = [token for token in token_ids[half:] for _ in range(2)]
