@@ -6,6 +6,9 @@
 PYTHON ?= python3
 TORCH_OPTIONS ?=
 
+BOOKS ?=
+comma := ,
+
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -60,9 +63,13 @@ demo: demo-model ## write a long text with the demo model
 test: demo-model ## run all tests
 	$(BIN)/python -m pytest -q
 
-bench: demo-model ## the demo run without and with drafting, one after the other
-	$(BIN)/tokenswift generate -c configs/demo.yaml --progress plain --method autoregressive > /dev/null
-	$(BIN)/tokenswift generate -c configs/demo.yaml --progress plain --method lookup > /dev/null
+bench: demo-model ## the tables of docs/benchmarks.md: make bench BOOKS=a.txt,b.txt
+	@test -n '$(BOOKS)' || { echo 'error: name long text files: make bench BOOKS=a.txt,b.txt' >&2; exit 1; }
+	$(BIN)/python benchmarks/continue_prefix.py --book $(firstword $(subst $(comma), ,$(BOOKS)))
+	$(BIN)/python benchmarks/methods.py --books $(BOOKS)
+	$(BIN)/python benchmarks/acceptance.py --book $(firstword $(subst $(comma), ,$(BOOKS)))
+	$(BIN)/python benchmarks/refresh.py --book $(firstword $(subst $(comma), ,$(BOOKS)))
+	$(BIN)/python benchmarks/penalty.py
 
 format: $(READY) ## format the code
 	$(BIN)/ruff format .

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -288,6 +290,9 @@ def test_all_errors_are_listed_and_only_on_standard_error(
         (["generate", "--prompt-text", "a", "-q", "-v"], "-q and -v"),
         (["generate", "--prompt-text", "a", "-q", "--progress", "rich"], "-q means --progress none"),
         (["generate", "--prompt-text", "a", "--json", "--stream"], "--stream"),
+        (["generate", "--prompt-text", "a", "--dry-run", "-q"], "--dry-run"),
+        (["generate", "--prompt-text", "a", "--dry-run", "--progress", "none"], "--progress none"),
+        (["generate", "--prompt-text", "a", "--temp", "1e-5"], "0 for greedy decoding"),
     ],
 )
 def test_usage_errors_exit_with_2_and_name_the_word(
@@ -355,6 +360,12 @@ def test_display_switches(words: list[str], mode: str, verbosity: int, calls: Ca
     assert (calls.display["mode"], calls.display["verbosity"]) == (mode, verbosity)
 
 
+@pytest.mark.parametrize("words", [["--json"], ["-v"], ["--progress", "plain"]])
+def test_a_dry_run_that_shows_something_is_allowed(words: list[str], calls: Calls) -> None:
+    assert cli.run(["generate", "--prompt-text", "x", "--dry-run", *words]) == 0
+    assert calls.dry_run is True
+
+
 def test_notices_are_published(calls: Calls, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENSWIFT_SEDE", "1")
     (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbfOnce")
@@ -401,3 +412,100 @@ def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
         os.close(writing)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+ROOT = Path(cli.__file__).parents[1]
+COMMAND = f"{shlex.quote(sys.executable)} -m tokenswift_cli"
+
+
+def in_shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        ["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("--version >&-", 0),
+        ("--help >&-", 0),
+        ("--version >&- 2>&-", 0),
+        ("--version <&- >&- 2>&-", 0),
+        ("resume missing >&-", 2),
+        ("resume missing 2>&-", 2),
+        ("resume missing 2>/dev/full", 2),
+        ("generate -p - <&-", 2),
+        ("generate -p - <&- 2>&-", 2),
+    ],
+)
+def test_closed_streams_change_neither_the_exit_code_nor_the_other_stream(
+    line: str, code: int, tmp_path: Path
+) -> None:
+    """Case 24: with ``2>&-`` the error must not land in the text on standard output."""
+    if "/dev/full" in line and not os.path.exists("/dev/full"):
+        pytest.skip("has no /dev/full")
+    done = in_shell(f"{COMMAND} {line}", tmp_path)
+    assert done.returncode == code
+    assert done.stdout == ""
+    told = code == 2 and "2>" not in line
+    assert done.stderr.startswith("Error: ") if told else done.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_gets_the_descriptor_of_a_closed_stream(closed: str, tmp_path: Path) -> None:
+    """What a library prints to descriptor 2 would otherwise end up in the run directory."""
+    script = (
+        "from pathlib import Path; from tokenswift_cli import cli; "
+        "cli.run = lambda: Path('number').write_text(str(open('other').fileno())) * 0; cli.main()"
+    )
+    (tmp_path / "other").write_text("x", encoding="utf-8")
+    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} {closed}"
+    assert in_shell(line, tmp_path).returncode == 0
+    assert int((tmp_path / "number").read_text(encoding="utf-8")) > 2
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "WHICH":
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                pass
+sys.meta_path.insert(0, Finder())
+sys.argv = ["tokenswift", "--help"]
+from MODULE import main
+main()
+"""
+
+
+def console_script() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, function = project["scripts"]["tokenswift"].partition(":")
+    assert function == "main"
+    return str(module)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to itself")
+@pytest.mark.parametrize("which", ["typer", "tokenswift_cli.cli", "tokenswift_cli.flags"])
+def test_ctrl_c_while_the_program_starts_is_silent(which: str) -> None:
+    """Case 27: also before the command line is loaded."""
+    script = INTERRUPTED_IMPORT.replace("WHICH", which).replace("MODULE", console_script())
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_console_script_imports_nothing_before_it_runs() -> None:
+    script = f"import sys, {console_script()}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.split()
+    own = {name for name in loaded if name.split(".")[0] == "tokenswift_cli"}
+    assert own == {"tokenswift_cli", "tokenswift_cli.__main__"}
+    assert not {"typer", "rich", "inspect"} & set(loaded)

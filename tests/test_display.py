@@ -21,14 +21,14 @@ from rich.cells import cell_len
 
 from tokenswift_cli.display.base import LineWriter
 from tokenswift_cli.display.choose import open_display
-from tokenswift_cli.display.dashboard import Dashboard
+from tokenswift_cli.display.dashboard import Dashboard, closing_lines
 from tokenswift_cli.display.frame import frame
 from tokenswift_cli.display.jsonl import JsonDisplay
 from tokenswift_cli.display.plain import PlainDisplay, progress_line
 from tokenswift_cli.display.run_view import RunView
 from tokenswift_cli.display.text_sink import TextSink
 from tokenswift_cli.display.text_tail import TextTail
-from tokenswift_cli.display.wording import duration, size, visible
+from tokenswift_cli.display.wording import duration, size, summary, visible
 from tokenswift_cli.errors import UsageError
 from tokenswift_cli.events import (
     CheckpointSaved,
@@ -196,6 +196,62 @@ def test_plain_ends_with_the_resume_command() -> None:
     assert lines[-1] == "resume with: tokenswift resume runs/novel"
 
 
+@pytest.mark.parametrize(
+    ("reason", "label", "command"),
+    [
+        ("length", "extend with", "tokenswift resume runs/novel --max-tokens 49152"),
+        ("loop", "go on with", "tokenswift resume runs/novel --on-loop warn"),
+        ("interrupted", "resume with", "tokenswift resume runs/novel"),
+    ],
+)
+def test_the_last_line_is_the_command_as_the_run_gave_it(reason: str, label: str, command: str) -> None:
+    finished = replace(FINISHED, finish_reason=reason, resume_command=command)
+    assert summary(finished)[-1] == (label, command)
+    stream = Stream()
+    PlainDisplay(LineWriter(stream)).handle(finished)
+    assert stream.getvalue().splitlines()[-1] == f"{label}: {command}"
+    view = RunView(opened_at=0.0)
+    view.apply(finished, 1.0)
+    assert closing_lines(view, 80)[-1].plain == f"  {label:<15}{command}"
+
+
+def test_a_text_at_its_end_has_no_command() -> None:
+    for reason in ("eos", "stop"):
+        finished = replace(FINISHED, finish_reason=reason, resume_command=None)
+        assert not any(label.endswith("with") for label, _ in summary(finished))
+
+
+@pytest.mark.parametrize("mode", ["plain", "none", "json", "auto"])
+@pytest.mark.parametrize("run_dir", ["runs/novel", "my runs/a"])
+def test_a_run_without_a_result_says_where_it_is_and_how_to_go_on(mode: str, run_dir: str) -> None:
+    """A second Ctrl-C ends the run without its last event."""
+    stderr = Stream(terminal=mode == "auto")
+    options = {"stdout": Stream(), "stderr": stderr, "environ": {"TERM": "xterm-256color"}}
+    display = open_display(mode, stream=False, **options)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), display:
+        display.handle(replace(STARTED, run_dir=run_dir))
+        raise KeyboardInterrupt
+    quoted = f"'{run_dir}'" if " " in run_dir else run_dir
+    last = stderr.getvalue().splitlines()[-2:]
+    assert run_dir in " ".join(last)
+    assert f"tokenswift resume {quoted}" in last[-1]
+    shown = stderr.getvalue()
+    display.close()
+    assert stderr.getvalue() == shown
+
+
+@pytest.mark.parametrize("mode", ["plain", "none", "json", "auto"])
+def test_a_run_that_never_began_or_has_its_result_adds_nothing_at_the_end(mode: str) -> None:
+    whole: list[Event] = [STARTED, replace(FINISHED, resume_command="THE COMMAND")]
+    for events in ([Loading("model")], whole):
+        stderr = Stream(terminal=mode == "auto")
+        options = {"stdout": Stream(), "stderr": stderr, "environ": {"TERM": "xterm-256color"}}
+        with open_display(mode, stream=False, **options) as display:  # type: ignore[arg-type]
+            for event in events:
+                display.handle(event)
+        assert "tokenswift resume" not in stderr.getvalue()
+
+
 def test_checkpoints_are_told_only_when_asked() -> None:
     for verbosity, expected in ((0, ""), (1, "checkpoint: tokens=9 chunk=1 seconds=0.02\n")):
         stream = Stream()
@@ -294,6 +350,7 @@ def test_choice_of_display_and_stream(
     with open_display(mode, stream=stream, stdout=stdout, stderr=stderr, environ=environ) as display:
         display.handle(STARTED)
         display.handle(TextAppended("Once upon a time.\n"))
+        display.handle(replace(FINISHED, finish_reason="length"))
     assert stdout.getvalue() == ("Once upon a time.\n" if text else "")
     errors = stderr.getvalue()
     assert ("\x1b[" in errors) == (kind == "dashboard")
@@ -605,7 +662,41 @@ def test_an_error_leaves_the_run_directory_on_the_terminal() -> None:
         raise RuntimeError
     screen = Screen()
     screen.feed(stream.getvalue())
-    assert screen.text() == ["info: draw", "run directory  runs/novel", ""]
+    assert screen.text() == [
+        "info: draw",
+        "run directory  runs/novel",
+        "resume with    tokenswift resume runs/novel",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("columns", [10, 20, 39])
+def test_a_narrow_terminal_gets_the_closing_lines_whole_and_without_a_table(columns: int) -> None:
+    """A label in front would push the path over the edge, and nothing could be copied in one piece."""
+    long = "runs/" + "long-name-" * 6
+    view = RunView(opened_at=0.0)
+    view.apply(replace(STARTED, run_dir=long), 1.0)
+    command = f"tokenswift resume {long}"
+    assert [line.plain for line in closing_lines(view, columns)] == [long, command]
+    view.apply(replace(FINISHED, run_dir=long, resume_command=f"{command} --on-loop warn"), 2.0)
+    assert [line.plain for line in closing_lines(view, columns)] == [
+        "Interrupted: everything so far is saved",
+        long,
+        f"{command} --on-loop warn",
+    ]
+    view.apply(replace(FINISHED, finish_reason="eos", run_dir=long, resume_command=None), 3.0)
+    assert [line.plain for line in closing_lines(view, columns)] == ["Done: the model ended the text", long]
+    assert len(closing_lines(view, 40)) > 3
+
+
+def test_the_dashboard_closes_for_the_width_it_has_then(drawn: Drawn) -> None:
+    dashboard, screen, _, dimensions = drawn
+    dashboard.handle(STARTED)
+    dashboard.handle(FINISHED)
+    dimensions[:] = [30, 24]
+    dashboard.close()
+    shown = [FINISHED.run_dir, FINISHED.resume_command, ""]
+    assert screen().text() == ["Interrupted: everything so far is saved", *shown]
 
 
 @settings(deadline=None, max_examples=60)

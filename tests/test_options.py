@@ -131,7 +131,11 @@ def test_a_count_of_tokens_below_one_is_a_usage_error(value: str) -> None:
 @pytest.mark.parametrize(
     ("path", "bad", "good"),
     [
-        ("sampling.temperature", ["-0.1", "nan", "inf", "-inf", ".nan", "1e999", "true"], ["0", "1e-4", "2"]),
+        (
+            "sampling.temperature",
+            ["-0.1", "nan", "inf", "1e999", "true", "9e-5", "1e-320"],
+            ["0", "1e-4", "2"],
+        ),
         ("sampling.top_p", ["0", "1.1", "-1", "nan"], ["1", "1e-9"]),
         ("sampling.min_p", ["-0.1", "1.01", "inf"], ["0", "1"]),
         ("sampling.eta", ["1", "-1e-9"], ["0", "0.999"]),
@@ -153,6 +157,12 @@ def test_ranges(path: str, bad: list[object], good: list[object]) -> None:
         assert len(problems_of({path: value}, None, {})) == 1, value
     for value in good:
         resolve({path: value}, None, {})
+
+
+@pytest.mark.parametrize("value", ["0.00001", "-1"])
+def test_a_temperature_next_to_zero_is_refused_with_the_way_to_greedy(value: str) -> None:
+    (problem,) = problems_of({"sampling.temperature": value}, None, {})
+    assert problem.startswith("--temperature must be 0 for greedy decoding or at least 0.0001, got ")
 
 
 def test_every_number_has_a_range_and_every_rule_a_key() -> None:

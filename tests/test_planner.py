@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokenswift_cli.engine.acceptance import AcceptanceModel
 from tokenswift_cli.engine.costs import CostModel
+from tokenswift_cli.engine.guard import DraftingGuard
 from tokenswift_cli.engine.planner import SpeedPlanner
 from tokenswift_cli.engine.tree import Draft
 
@@ -124,3 +125,39 @@ def test_acceptance_is_conditional_on_the_path():
     assert model.probability("c", 0, 1) == before, "its given token was not committed"
     model.learn([continuation], (1, 2))
     assert model.probability("c", 0, 1) > before
+
+
+def test_what_was_slower_than_plain_is_paused_for_longer_each_time():
+    """Case 17, whatever the estimates say."""
+    guard = DraftingGuard()
+    guard.record(None, 1, 1.0)
+    used = 0
+    for _ in range(2000):
+        if guard.allows("self"):
+            guard.record("self", 2, 3.0)
+            used += 1
+        else:
+            guard.record(None, 1, 1.0)
+    # Each use costs one plain step's time more than its two tokens are worth.
+    assert 0 < used < 0.05 * 2000
+
+
+def test_what_is_faster_goes_on_and_plain_steps_stay_known():
+    guard = DraftingGuard()
+    guard.record(None, 1, 1.0)
+    plain = 0
+    for _ in range(2000):
+        if guard.allows("self"):
+            guard.record("self", 3, 2.0)
+        else:
+            guard.record(None, 1, 1.0)
+            plain += 1
+    assert 0 < plain < 0.05 * 2000
+
+
+def test_a_paused_way_does_not_pause_the_others():
+    guard = DraftingGuard()
+    guard.record(None, 1, 1.0)
+    for _ in range(6):
+        guard.record("self", 1, 5.0)
+    assert not guard.allows("self") and guard.allows("lookup")

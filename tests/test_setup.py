@@ -59,7 +59,7 @@ def test_package_metadata() -> None:
     assert PROJECT["dynamic"] == ["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
     assert __version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert PROJECT["scripts"] == {"tokenswift": "tokenswift_cli.cli:main"}
+    assert PROJECT["scripts"] == {"tokenswift": "tokenswift_cli.__main__:main"}
     assert PROJECT["license"] == "Apache-2.0"
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Version 2.0, January 2004" in licence

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenswift_cli.config import Config
 from tokenswift_cli.config_keys import KEYS, SECTIONS, build_config, flatten
-from tokenswift_cli.config_rules import rule_for
+from tokenswift_cli.config_rules import broken_rule, rule_for
 from tokenswift_cli.errors import ConfigError
 from tokenswift_cli.options import resolve
 from tokenswift_cli.prompt_input import read_prompt
@@ -128,7 +128,7 @@ def _values(path: str) -> st.SearchStrategy[object]:
         return st.floats(
             rule.low, rule.high, exclude_min=rule.low_open, exclude_max=rule.high_open, allow_infinity=False,
             allow_nan=False,
-        )  # fmt: skip
+        ).filter(lambda number: broken_rule(rule, number) is None)  # fmt: skip
     if rule.pattern:
         return st.sampled_from(["auto", "cpu", "cuda:3"])
     text = MODEL_TEXT if rule.unicode else TEXT

@@ -6,14 +6,14 @@ functions, so that ``--help`` and ``--version`` answer at once.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TextIO, TypeVar
 
 import typer
 
@@ -199,7 +199,7 @@ def resume(
         return run_resume(given_values(parameters), run_dir, verbosity=verbosity, json_summary=json)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     # Typer would turn the interrupt into a silent exit.
     try:
@@ -247,7 +247,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _say(message: str) -> None:
     if _debugging():
         traceback.print_exc()
-    print(message, file=sys.stderr)
+    # Standard error may be gone (closed terminal, full disk); the exit code still tells.
+    with contextlib.suppress(OSError, ValueError):
+        print(message, file=sys.stderr, flush=True)
 
 
 def _debugging() -> bool:
@@ -266,7 +268,27 @@ def _detach_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _fill_closed_streams() -> None:
+    """Let streams that the caller closed (``>&-``) lead nowhere.
+
+    Otherwise an error would be printed to the other stream, and the next file opened would get the
+    free descriptor, so that a library's message could end up in it.
+    """
+    # The lowest free descriptor comes first, so each file takes the place of its stream.
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)  # stays None: a prompt cannot be read from it
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
+
 def main() -> None:
-    """The console script."""
+    """Run the process's own command line and exit; ``__main__`` is the console script."""
+    _fill_closed_streams()
     share_cores()
     sys.exit(run())

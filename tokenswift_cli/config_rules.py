@@ -22,6 +22,7 @@ class Rule:
 
     Attributes:
         low, high: inclusive limits of a number, unless ``low_open`` / ``high_open``.
+        least_positive, zero_means: a number between 0 and this is refused, 0 itself has a meaning.
         choices: the only words allowed.
         count: tokens, so that ``100k`` and ``1.5M`` are understood.
         pattern, example: full match that text must have, and what to show when it has not.
@@ -33,6 +34,8 @@ class Rule:
     high: float | None = None
     low_open: bool = False
     high_open: bool = False
+    least_positive: float | None = None
+    zero_means: str = ""
     choices: tuple[str, ...] = ()
     count: bool = False
     pattern: str | None = None
@@ -54,7 +57,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "prompt.text": Rule(unicode=True),
     "prompt.system": Rule(unicode=True),
     "sampling.seed": Rule(low=0, high=2**63 - 1),
-    "sampling.temperature": Rule(low=0),
+    # Logits divided by less would overflow or be greedy in all but name.
+    "sampling.temperature": Rule(low=0, least_positive=1e-4, zero_means="greedy decoding"),
     "sampling.top_k": Rule(low=0),
     "sampling.top_p": Rule(low=0, low_open=True, high=1),
     "sampling.min_p": Rule(low=0, high=1),
@@ -96,7 +100,8 @@ def broken_rule(rule: Rule, value: object) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         too_low = rule.low is not None and (value < rule.low or (rule.low_open and value == rule.low))
         too_high = rule.high is not None and (value > rule.high or (rule.high_open and value == rule.high))
-        if too_low or too_high:
+        in_gap = rule.least_positive is not None and 0 < value < rule.least_positive
+        if too_low or too_high or in_gap:
             return f"must be {_range(rule)}"
     return None
 
@@ -126,6 +131,8 @@ def not_model_text(text: str) -> str | None:
 
 def _range(rule: Rule) -> str:
     low, high = rule.low, rule.high
+    if rule.least_positive is not None:
+        return f"0 for {rule.zero_means} or at least {rule.least_positive}"
     if low is not None and high is not None and not (rule.low_open or rule.high_open):
         return f"between {low} and {high}"
     parts = []

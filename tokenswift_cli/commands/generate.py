@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tokenswift_cli.commands.session import run_displayed, with_display_switches
 from tokenswift_cli.config import PromptConfig
+from tokenswift_cli.errors import UsageError
 from tokenswift_cli.options import resolve
 from tokenswift_cli.prompt_input import STANDARD_INPUT, read_prompt
 
@@ -37,6 +38,11 @@ def run_generate(
     """
     values = with_display_switches(cli_values, verbosity=verbosity, json_summary=json_summary)
     resolved = resolve(values, config_path)
+    if dry_run and resolved.config.display.progress == "none":
+        raise UsageError(
+            "--dry-run says what it finds as progress messages, which -q (--progress none) leaves out; "
+            "drop one of them."
+        )
     _invite(resolved.config.prompt)
     prompt = read_prompt(resolved.config.prompt)
 

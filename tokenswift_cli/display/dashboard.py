@@ -16,10 +16,11 @@ from tokenswift_cli.display.base import Display, LineWriter
 from tokenswift_cli.display.frame import ALARM, FAINT, STRONG, frame
 from tokenswift_cli.display.region import TerminalRegion, in_foreground, terminal_size
 from tokenswift_cli.display.run_view import RunView
-from tokenswift_cli.display.wording import finished_headline, summary, visible
-from tokenswift_cli.events import Event, LoopDetected, Notice, RunFinished
+from tokenswift_cli.display.wording import finished_headline, summary, unfinished, visible
+from tokenswift_cli.events import Event, LoopDetected, Notice
 
 REDRAWS_PER_SECOND = 4.0
+LEAST_SUMMARY_COLUMNS = 40
 
 
 class Dashboard(Display):
@@ -86,7 +87,7 @@ class Dashboard(Display):
             self._thread.join(timeout=2.0)
             self._restore_signal()
         with self._lock:
-            self._region.print_above(closing_lines(self._view))
+            self._region.print_above(closing_lines(self._view, self._size()[0]))
 
     def _lasting(self, line: Text) -> None:
         self._region.print_above([line])
@@ -112,14 +113,23 @@ class Dashboard(Display):
             self._signal_before = None
 
 
-def closing_lines(view: RunView) -> list[Text]:
-    """What remains on the terminal: the result, or where the run is if it did not finish."""
-    finished: RunFinished | None = view.finished
-    if finished is None:
-        if view.started is None:
-            return []
-        return [Text.assemble(("run directory  ", FAINT), visible(view.started.run_dir))]
-    lines = [Text(finished_headline(finished), style=STRONG)]
-    for label, value in summary(finished):
-        lines.append(Text.assemble((f"  {label:<15}", FAINT), visible(value)))
-    return lines
+def closing_lines(view: RunView, columns: int) -> list[Text]:
+    """What remains on the terminal: the result, or where the run is if it did not finish.
+
+    A terminal of fewer than 40 columns would break a table within its words: there it is only the
+    headline, the run directory and the command, each whole and alone on its line.
+    """
+    if view.finished is not None:
+        headline = [Text(finished_headline(view.finished), style=STRONG)]
+        rows, indent = summary(view.finished), "  "
+        essential = [view.finished.run_dir, view.finished.resume_command]
+    elif view.started is not None:
+        headline, rows, indent = [], unfinished(view.started), ""
+        essential = [value for _, value in rows]
+    else:
+        return []
+    if columns < LEAST_SUMMARY_COLUMNS:
+        return headline + [Text(visible(value)) for value in essential if value is not None]
+    return headline + [
+        Text.assemble((f"{indent}{label:<15}", FAINT), visible(value)) for label, value in rows
+    ]

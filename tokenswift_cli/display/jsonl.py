@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 
 from tokenswift_cli.display.base import Display, LineWriter
-from tokenswift_cli.events import Event, Progress, RunFinished
+from tokenswift_cli.display.wording import unfinished
+from tokenswift_cli.events import Event, Notice, Progress, RunFinished, RunStarted
 
 SECONDS_BETWEEN_PROGRESS = 1.0
 
@@ -18,6 +19,7 @@ SECONDS_BETWEEN_PROGRESS = 1.0
 class JsonDisplay(Display):
     """One JSON object per event and line; key ``event`` holds its name, such as ``run_started``.
 
+    A run that ends without ``run_finished`` ends with a notice that says how to resume it.
     Progress comes at most once a second, and the last one always before ``run_finished``. Lines
     are ASCII, numbers that are not finite become null.
     """
@@ -27,6 +29,7 @@ class JsonDisplay(Display):
         self._clock = clock
         self._last_progress: float | None = None
         self._withheld: Progress | None = None
+        self._unfinished: RunStarted | None = None
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Progress):
@@ -35,7 +38,10 @@ class JsonDisplay(Display):
                 self._withheld = event
                 return
             self._last_progress, self._withheld = now, None
+        elif isinstance(event, RunStarted):
+            self._unfinished = event
         elif isinstance(event, RunFinished):
+            self._unfinished = None
             self.close()
         self._writer.line(event_line(event))
 
@@ -43,6 +49,10 @@ class JsonDisplay(Display):
         if self._withheld is not None:
             self._writer.line(event_line(self._withheld))
             self._withheld = None
+        if self._unfinished is not None:
+            rows = ", ".join(f"{label}: {value}" for label, value in unfinished(self._unfinished))
+            self._writer.line(event_line(Notice(f"The run ended without a result; {rows}")))
+            self._unfinished = None
 
 
 def event_line(event: Event) -> str:

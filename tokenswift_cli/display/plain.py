@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 
 from tokenswift_cli.display.base import Display, LineWriter
-from tokenswift_cli.display.wording import duration, finished_headline, number, summary
+from tokenswift_cli.display.wording import duration, finished_headline, number, summary, unfinished
 from tokenswift_cli.events import (
     CheckpointSaved,
     Event,
@@ -22,7 +23,32 @@ from tokenswift_cli.events import (
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class PlainDisplay(Display):
+class _LineDisplay(Display):
+    """Lines on a stream; the last ones say how to resume a run that ended without a result."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._unfinished: RunStarted | None = None
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._unfinished = event
+        elif isinstance(event, RunFinished):
+            self._unfinished = None
+        self._show(event)
+
+    def close(self) -> None:
+        if self._unfinished is not None:
+            for label, value in unfinished(self._unfinished):
+                self._writer.line(f"{label}: {value}")
+            self._unfinished = None
+
+    @abstractmethod
+    def _show(self, event: Event) -> None:
+        """Write the lines of one event, if it has any."""
+
+
+class PlainDisplay(_LineDisplay):
     """A progress line every ten seconds, and a line for each thing worth knowing.
 
     ``verbosity`` 1 adds a line per checkpoint. Never writes a control character.
@@ -31,13 +57,13 @@ class PlainDisplay(Display):
     def __init__(
         self, writer: LineWriter, *, verbosity: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._verbosity = verbosity
         self._clock = clock
         self._last_line = clock()
         self._prefill_shown = -1
 
-    def handle(self, event: Event) -> None:
+    def _show(self, event: Event) -> None:
         if isinstance(event, Progress):
             if self._is_time():
                 self._writer.line(progress_line(event))
@@ -79,13 +105,10 @@ class PlainDisplay(Display):
             )
 
 
-class QuietDisplay(Display):
+class QuietDisplay(_LineDisplay):
     """Only what must not be missed: warnings, and how to resume an interrupted run."""
 
-    def __init__(self, writer: LineWriter) -> None:
-        self._writer = writer
-
-    def handle(self, event: Event) -> None:
+    def _show(self, event: Event) -> None:
         if isinstance(event, LoopDetected) or (isinstance(event, Notice) and event.level == "warning"):
             self._writer.line(f"warning: {event.message}")
         elif isinstance(event, RunFinished) and event.finish_reason == "interrupted":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 import unicodedata
 
-from tokenswift_cli.events import RunFinished
+from tokenswift_cli.events import RunFinished, RunStarted
 
 _FINISHED = {
     "length": "Done: the requested length is reached",
@@ -14,6 +15,9 @@ _FINISHED = {
     "loop": "Stopped: the text repeats itself",
     "interrupted": "Interrupted: everything so far is saved",
 }
+_RESUME = "resume with"
+# What the resume command does to a run that has ended.
+_NEXT = {"length": "extend with", "loop": "go on with"}
 
 
 def duration(seconds: float | None) -> str:
@@ -97,6 +101,11 @@ def summary(finished: RunFinished) -> list[tuple[str, str]]:
     if finished.peak_process_bytes > 0:
         lines.append(("peak memory", size(finished.peak_process_bytes)))
     if finished.resume_command is not None:
-        label = "extend with" if finished.finish_reason == "length" else "resume with"
-        lines.append((label, finished.resume_command))
+        lines.append((_NEXT.get(finished.finish_reason, _RESUME), finished.resume_command))
     return lines
+
+
+def unfinished(started: RunStarted) -> list[tuple[str, str]]:
+    """Where a run is that ended without a result, and how to go on, as (label, value) pairs."""
+    command = f"tokenswift resume {shlex.quote(started.run_dir)}"
+    return [("run directory", started.run_dir), (_RESUME, command)]

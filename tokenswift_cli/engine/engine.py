@@ -219,6 +219,7 @@ class Engine:
 
         self._planner.costs.observe(len(tree), verified_at - drafted_at)
         self._planner.learn(drafts, done.tokens)
+        self._planner.record(passes, len(tree), len(done.tokens), verified_at - started)
         for drafter in self._drafters:
             drafter.extend(done.tokens)
         self._root = done.tokens[-1]

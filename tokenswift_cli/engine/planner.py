@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tokenswift_cli.engine.acceptance import AcceptanceModel
 from tokenswift_cli.engine.costs import CostModel
+from tokenswift_cli.engine.guard import DraftingGuard
 from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
 
 # A draft must promise this much more speed than doing without, as estimates err both ways.
@@ -50,6 +51,9 @@ class Planner(Protocol):
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         """What the text turned out to be after the same root."""
 
+    def record(self, draft_passes: int, rows: int, tokens: int, seconds: float) -> None:
+        """How a step went: rows verified, tokens committed, seconds for drafting and verification."""
+
 
 class SpeedPlanner:
     """Chooses what gives most expected tokens per second.
@@ -68,9 +72,10 @@ class SpeedPlanner:
         self._max_nodes = max_nodes
         self._max_depth = min(max_depth, max_nodes)
         self._may_skip = may_skip
+        self._guard = DraftingGuard()
 
     def draft_depth(self) -> int:
-        if not self._max_depth or self._gain(1.0, 1.0, 0, 0) <= 1.0:
+        if not self._max_depth or not self._guard.allows("self") or self._gain(1.0, 1.0, 0, 0) <= 1.0:
             return 0
         return self._max_depth
 
@@ -93,6 +98,8 @@ class SpeedPlanner:
     def plan(self, root: int, drafts: Sequence[Draft], draft_passes: int) -> TokenTree:
         rated = [self._acceptance.with_probabilities(draft) for draft in drafts]
         tree = build_tree(root, rated, self._max_nodes)
+        if self._may_skip and not draft_passes and not self._guard.allows("lookup"):
+            return tree.truncated(1)
         rows, _ = self._best_rows(tree, draft_passes)
         return tree.truncated(rows)
 
@@ -102,6 +109,10 @@ class SpeedPlanner:
             Draft(d.tokens, d.drafter, (_UNSEEN,) * len(d.tokens)) for d in drafts if d.drafter == "self"
         ]
         self._average.learn(chains, committed)
+
+    def record(self, draft_passes: int, rows: int, tokens: int, seconds: float) -> None:
+        way = "self" if draft_passes else "lookup" if rows > 1 else None
+        self._guard.record(way, tokens, seconds)
 
     def _best_rows(self, tree: TokenTree, draft_passes: int) -> tuple[int, float]:
         """Rows of the best part of the tree, and its expected tokens per second."""
@@ -168,4 +179,7 @@ class FixedPlanner:
         return build_tree(root, drafts, self._max_nodes)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
+        """Nothing: the budget is fixed."""
+
+    def record(self, draft_passes: int, rows: int, tokens: int, seconds: float) -> None:
         """Nothing: the budget is fixed."""
