@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,66 @@ def book_tokens(tokenizer: Any, book: Path, count: int) -> list[int]:
     return ids
 
 
-@dataclass
-class Text:
-    """One text that was written and how it went; ``statistics`` counts decoding only."""
+class Writing:
+    """One text being written, with how it goes; ``statistics`` counts decoding only.
 
-    tokens: list[int]
-    steps: list[Step]
-    statistics: RunStatistics
-    distinct: tuple[float, float, float, float] | None
+    Args:
+        loaded: the model.
+        prompt: ids to continue.
+        count: tokens to write; exactly so many.
+        sampling, drafting: settings.
+        planner: instead of the method's own.
+        target: may have the prompt in its cache from a text before; what follows it there is dropped.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        prompt: list[int],
+        count: int,
+        sampling: SamplingSettings,
+        drafting: DraftingSettings,
+        planner: Planner | None = None,
+        target: Target | None = None,
+    ) -> None:
+        if target is None:
+            target = Target(loaded.model, len(prompt) + count + drafting.max_nodes + 1)
+        target.cache.length = min(target.cache.length, len(prompt) - 1)
+        engine = Engine(target, sampling, drafting, end_ids=loaded.eos_ids, ignore_end=True, planner=planner)
+        for _ in engine.prefill(prompt, len(prompt)):
+            pass
+        self.tokens: list[int] = []
+        self.steps: list[Step] = []
+        self.statistics = RunStatistics()
+        self.done = False
+        self._distinct = DistinctCounter()
+        self._engine_steps = engine.steps(count)
+
+    @property
+    def distinct(self) -> tuple[float, float, float, float] | None:
+        """Distinct-1..4 of the text so far."""
+        return self._distinct.values()
+
+    def go_on(self, tokens: int) -> None:
+        """Write at least so many more tokens, or to the end."""
+        goal = len(self.tokens) + tokens
+        while len(self.tokens) < goal and not self.done:
+            # The whole time of a step, probes of the planner included.
+            started = time.perf_counter()
+            step = next(self._engine_steps, None)
+            if step is None:
+                self.done = True
+                return
+            self.statistics.record(
+                committed=len(step.tokens),
+                seconds=time.perf_counter() - started,
+                drafted=step.drafted,
+                accepted=step.accepted,
+                shares=step.shares,
+            )
+            self.steps.append(step)
+            self.tokens.extend(step.tokens)
+            self._distinct.push(step.tokens)
 
 
 def write(
@@ -52,36 +103,11 @@ def write(
     drafting: DraftingSettings,
     planner: Planner | None = None,
     target: Target | None = None,
-) -> Text:
-    """Continue ``prompt`` by exactly ``count`` tokens.
-
-    ``target`` may have the prompt in its cache from a text before; whatever follows it there is dropped.
-    """
-    if target is None:
-        target = Target(loaded.model, len(prompt) + count + drafting.max_nodes + 1)
-    target.cache.length = min(target.cache.length, len(prompt) - 1)
-    engine = Engine(target, sampling, drafting, end_ids=loaded.eos_ids, ignore_end=True, planner=planner)
-    for _ in engine.prefill(prompt, len(prompt)):
-        pass
-    statistics, distinct = RunStatistics(), DistinctCounter()
-    tokens: list[int] = []
-    steps: list[Step] = []
-    before = time.perf_counter()
-    for step in engine.steps(count):
-        # The whole time of a step, probes of the planner included.
-        now = time.perf_counter()
-        statistics.record(
-            committed=len(step.tokens),
-            seconds=now - before,
-            drafted=step.drafted,
-            accepted=step.accepted,
-            shares=step.shares,
-        )
-        before = now
-        steps.append(step)
-        tokens.extend(step.tokens)
-        distinct.push(step.tokens)
-    return Text(tokens, steps, statistics, distinct.values())
+) -> Writing:
+    """A whole :class:`Writing`."""
+    writing = Writing(loaded, prompt, count, sampling, drafting, planner, target)
+    writing.go_on(count + 1)
+    return writing
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:

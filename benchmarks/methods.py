@@ -1,20 +1,22 @@
-"""Speed and acceptance of every method on prefixes of real books, all in one process, taking turns.
+"""Speed and acceptance of every method on prefixes of real books, taking turns every few tokens.
 
     python benchmarks/methods.py --books A.txt,B.txt --prefixes 2048,4096,7936 --tokens 256
 
-Decoding only (no prefill), the planner's probes included. All methods must write the same text.
+Decoding only (no prefill), the planner's probes included. Each method has a cache of its own and writes eight
+tokens before it is the next one's turn, so that whatever else the machine does slows all of them alike. All
+methods must write the same text.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from pathlib import Path
 
 import common
 
 from tokenswift_cli.config import DEMO_MODEL
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+from tokenswift_cli.models.loading import LoadedModel
 from tokenswift_cli.models.target import Target
 
 METHODS = {
@@ -26,12 +28,36 @@ METHODS = {
 }
 
 
+TURN_TOKENS = 8
+
+
+def take_turns(
+    loaded: LoadedModel, prompt: list[int], count: int, names: list[str]
+) -> dict[str, common.Writing]:
+    """Continue ``prompt`` with each method; returns how it went."""
+    target = Target(loaded.model, len(prompt) + count + 64)
+    before_root = len(prompt) - 1
+    for first in range(0, before_root, 512):
+        target.read(prompt[first : min(first + 512, before_root)])
+    writings = {}
+    for name in names:
+        own = Target(loaded.model, len(prompt) + count + 64)
+        for layer in range(target.cache.layers):
+            rows = slice(0, before_root)
+            own.cache.write(layer, target.cache.keys(layer)[:, rows], target.cache.values(layer)[:, rows])
+        own.cache.length = before_root
+        writings[name] = common.Writing(loaded, prompt, count, SamplingSettings(), METHODS[name], target=own)
+    while not all(writing.done for writing in writings.values()):
+        for writing in writings.values():
+            writing.go_on(TURN_TOKENS)
+    return writings
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--books", required=True, help="files, separated by commas")
     parser.add_argument("--prefixes", default="2048,4096,7936")
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     parser.add_argument("--model", default=DEMO_MODEL)
     arguments = parser.parse_args()
@@ -41,36 +67,26 @@ def main() -> None:
     for book in map(Path, arguments.books.split(",")):
         for prefix in map(int, arguments.prefixes.split(",")):
             prompt = common.book_tokens(loaded.tokenizer, book, prefix)
-            target = Target(loaded.model, prefix + arguments.tokens + 64)
-            texts: dict[str, list[common.Text]] = {name: [] for name in names}
-            for _ in range(arguments.repeats):
-                for name in names:
-                    text = common.write(
-                        loaded, prompt, arguments.tokens, SamplingSettings(), METHODS[name], target=target
-                    )
-                    texts[name].append(text)
-            if len({tuple(text.tokens) for found in texts.values() for text in found}) != 1:
+            texts = take_turns(loaded, prompt, arguments.tokens, names)
+            if len({tuple(text.tokens) for text in texts.values()}) != 1:
                 raise SystemExit(f"{book.name} {prefix}: the methods wrote different texts")
-            speeds = {
-                name: statistics.median(text.statistics.tokens_per_second or 0.0 for text in found)
-                for name, found in texts.items()
-            }
-            for name in names:
-                last = texts[name][-1].statistics
+            plain = texts[names[0]].statistics.tokens_per_second or 0.0
+            for name, text in texts.items():
+                speed = text.statistics.tokens_per_second or 0.0
                 rows.append(
                     [
                         book.stem,
                         str(prefix),
                         name,
-                        common.number(speeds[name], 1),
-                        common.number(speeds[name] / speeds[names[0]]),
-                        common.number(last.acceptance_rate),
-                        common.number(last.mean_acceptance_length),
-                        common.number(last.tokens_per_forward),
+                        common.number(speed, 1),
+                        common.number(speed / plain),
+                        common.number(text.statistics.acceptance_rate),
+                        common.number(text.statistics.mean_acceptance_length),
+                        common.number(text.statistics.tokens_per_forward),
                     ]
                 )
                 print(rows[-1], flush=True)
-    print(f"\n{arguments.tokens} tokens each, medians of {arguments.repeats}\n")
+    print(f"\n{arguments.tokens} tokens each\n")
     head = ["book", "prefix", "method", "tokens/s", "/ autoregressive", "acceptance rate"]
     common.table([*head, "mean acceptance length", "tokens per forward"], rows)
 

@@ -11,9 +11,11 @@ from tokenswift_cli.engine.tree import Draft
 _FADE = 0.98
 
 # What is assumed before anything was seen, and the number of observations that it weighs. A draft by the
-# target itself is mostly right, a repetition is a guess.
+# target itself is mostly right. The first token of a repetition is judged for free, so it can wait to be
+# trusted; once it is right, the next ones often are.
 _PRIORS = {"self": 0.8}
-_PRIOR = 0.4
+_PRIOR_FIRST = 0.1
+_PRIOR_LATER = 0.4
 _PRIOR_WEIGHT = 2.0
 
 # Depths from here on share one estimate.
@@ -38,7 +40,7 @@ class AcceptanceModel:
         """Estimated chance of the token at ``depth`` (1 is the first drafted one)."""
         key = (drafter, strength, min(depth, _DEEPEST))
         trials = self._trials.get(key, 0.0)
-        prior = _PRIORS.get(drafter, _PRIOR)
+        prior = _PRIORS.get(drafter, _PRIOR_FIRST if depth == 1 else _PRIOR_LATER)
         return (self._hits.get(key, 0.0) + prior * _PRIOR_WEIGHT) / (trials + _PRIOR_WEIGHT)
 
     def with_probabilities(self, draft: Draft) -> Draft:

@@ -317,6 +317,6 @@ def _shares(tree: TokenTree, done: Walk) -> dict[str, tuple[int, int]]:
     for node, accepted in [(n, 1) for n in path] + [(n, 0) for n in branch[len(path) :]]:
         draft = tree.drafts[node]
         assert draft is not None
-        drafted_before, accepted_before = shares.get(draft.drafter, (0, 0))
-        shares[draft.drafter] = (drafted_before + 1, accepted_before + accepted)
+        drafted_before, accepted_before = shares.get(draft.family, (0, 0))
+        shares[draft.family] = (drafted_before + 1, accepted_before + accepted)
     return shares

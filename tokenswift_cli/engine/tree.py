@@ -36,6 +36,11 @@ class Draft:
     given: int = 0
     probabilities: tuple[float, ...] = ()
 
+    @property
+    def family(self) -> str:
+        """Whom statistics credit: a drafter's variants ("self-2nd") count as the drafter ("self")."""
+        return self.drafter.partition("-")[0]
+
     def cut(self, length: int) -> Draft | None:
         """The first ``length`` tokens; None if nothing of its own is left."""
         if length >= len(self.tokens):
