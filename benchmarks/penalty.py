@@ -25,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompt", type=Path, default=Path("prompts/novel-opening.txt"))
     parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--truncations", default=",".join(TRUNCATIONS))
     parser.add_argument("--model", default=DEMO_MODEL)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
@@ -32,7 +33,8 @@ def main() -> None:
     loaded = common.load(arguments.model, arguments.threads)
     prompt = loaded.tokenizer(arguments.prompt.read_text(encoding="utf-8"))["input_ids"]
     rows = []
-    for name, truncation in TRUNCATIONS.items():
+    for name in arguments.truncations.split(","):
+        truncation = TRUNCATIONS[name]
         for penalty in (1.0, 1.2):
             sampling = SamplingSettings(seed=arguments.seed, penalty=penalty, **truncation)
             text = common.write(loaded, prompt, arguments.tokens, sampling, DraftingSettings())

@@ -346,3 +346,14 @@ def test_rows_that_stand_in_the_cache_are_not_read_again():
     assert tokens == text[100:250]
     with pytest.raises(ValueError, match="cache"):
         list(Engine(target, SAMPLINGS["min-p"], DraftingSettings()).prefill(PROMPT, len(PROMPT)))
+
+
+def test_probes_are_steps_like_any_other(monkeypatch):
+    """A step made to measure a cost commits the text's own tokens, and its filler is in no statistics."""
+    from tokenswift_cli.engine import probes
+
+    monkeypatch.setattr(probes, "_INTERVAL", 1)
+    tokens, steps = write(tiny_llama(), SAMPLINGS["min-p"], 400, method="auto", partial_cache=128)
+    assert tokens == list(plain_text("min-p"))[:400]
+    assert {2, 4, 8, 16} <= {step.rows for step in steps}
+    assert {drafter for step in steps for drafter in step.shares} <= {"self", "ngram", "suffix"}

@@ -384,6 +384,7 @@ def test_full_disk_stops_and_the_run_resumes(config, undisturbed, monkeypatch):
 
 
 def test_metrics_have_one_record_per_chunk(config):
+    """Case 18: acceptance by position, for each drafter, is in the records of the chunks."""
     events = []
     run(config, events.append)
     lines = (Path(config.run.directory) / "metrics.jsonl").read_text().splitlines()
@@ -391,6 +392,7 @@ def test_metrics_have_one_record_per_chunk(config):
     assert sum(record["chunk_tokens"] for record in records) == COUNT == records[-1]["tokens"]
     assert len(records) == sum(isinstance(event, CheckpointSaved) for event in events)
     assert all(0 <= value <= 1 for value in records[-1]["distinct"])
+    assert all(0 <= record["acceptance_rate"] <= 1 and record["drafters"] for record in records[1:-1])
     finished = events[-1]
     assert isinstance(finished, RunFinished) and finished.tokens == COUNT
 

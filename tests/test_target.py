@@ -153,9 +153,11 @@ def test_state_outside_the_attention_is_refused_by_name(model_class, config, wor
 def test_learned_positions_up_to_the_very_last(monkeypatch):
     """The planner's probes stay inside the model's positions, and so do drafts."""
     from tokenswift_cli.engine import engine as engine_module
+    from tokenswift_cli.engine import probes
     from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 
-    monkeypatch.setattr(engine_module, "_PROBE_INTERVAL", 8)
+    monkeypatch.setattr(probes, "_INTERVAL", 8)
+    monkeypatch.setattr(probes, "_SHORTEST", 2)
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=256, n_embd=64, n_layer=2, n_head=4, n_positions=128)
     model = GPT2LMHeadModel(config).eval()

@@ -20,19 +20,12 @@ from tokenswift_cli.engine.drafters.self_draft import SelfDrafter
 from tokenswift_cli.engine.drafters.suffix import SuffixDrafter
 from tokenswift_cli.engine.history import TokenHistory
 from tokenswift_cli.engine.planner import FixedPlanner, Planner, SpeedPlanner
+from tokenswift_cli.engine.probes import FILLER, Probe, ProbeSchedule, fillers
 from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
-from tokenswift_cli.engine.tree import Draft, TokenTree
+from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
 from tokenswift_cli.engine.verify import Walk, walk
 from tokenswift_cli.models.target import Target
-
-# Row counts timed before the first step, and one of them again after every so many tokens: costs grow with
-# the text, and a size that is not used would otherwise keep its old figure.
-_PROBED_ROWS = (1, 2, 4, 8, 16)
-_PROBE_INTERVAL = 192
-
-# Fewer tokens than this are not worth a probe.
-_SHORTEST_PROBED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +117,12 @@ class Engine:
         self._drafters = build_drafters(drafting) if drafters is None else list(drafters)
         self._self_drafter = build_self_drafter(drafting, target)
         self._planner = build_planner(drafting) if planner is None else planner
-        self._until_probe = 0
-        self._probed = 0
+        # A planner that was handed in knows what it wants to do.
+        self._probes = (
+            ProbeSchedule(1 + drafting.max_nodes, self_drafting=self._self_drafter is not None)
+            if planner is None and drafting.method != "autoregressive"
+            else None
+        )
         self._sampler: Sampler | None = None
         self._history: TokenHistory | None = None
         self._root = -1
@@ -185,12 +182,8 @@ class Engine:
             raise RuntimeError("prefill comes before steps")
         left = max_tokens
         while left > 0:
-            if self._until_probe <= 0 and left >= _SHORTEST_PROBED and (self._drafters or self._self_drafter):
-                self._probe_costs()
-                self._until_probe = _PROBE_INTERVAL
             step = self._step(left)
             left -= len(step.tokens)
-            self._until_probe -= len(step.tokens)
             yield step
             if step.tokens[-1] in self._end_ids:
                 return
@@ -199,11 +192,16 @@ class Engine:
     def _step(self, limit: int) -> Step:
         assert self._history is not None and self._sampler is not None
         started = time.perf_counter()
+        probe = self._probes.next(limit) if self._probes else None
         # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
         lookups = self._propose(limit - 1)
-        chain, passes, refresh = self._self_draft(lookups, limit - 1)
+        chain, passes, refresh = self._self_draft(lookups, limit - 1, probe)
         drafts = chain + lookups
-        tree = self._planner.plan(self._root, drafts, passes)
+        if probe is not None and probe.rows:
+            filled = drafts + fillers(self._root, probe.rows, self._target.vocabulary_size)
+            tree = build_tree(self._root, filled, probe.rows - 1)
+        else:
+            tree = self._planner.plan(self._root, drafts, passes)
         drafted_at = time.perf_counter()
 
         plain = tree.is_chain
@@ -217,40 +215,49 @@ class Engine:
         if queries is not None and self._self_drafter is not None:
             self._self_drafter.refresh(queries, done.nodes[-1])
 
-        self._planner.costs.observe(len(tree), verified_at - drafted_at)
-        self._planner.learn(drafts, done.tokens)
-        self._planner.record(passes, len(tree), len(done.tokens), verified_at - started)
+        planner = self._planner
+        planner.costs.observe(len(tree), verified_at - drafted_at)
+        planner.learn(drafts, done.tokens)
+        if probe is None:
+            planner.record(passes, len(tree), len(done.tokens), verified_at - started)
+        if self._probes:
+            # A chain that had to wait for a refresh is still to come.
+            self._probes.done(None if refresh else probe, len(done.tokens))
         for drafter in self._drafters:
             drafter.extend(done.tokens)
         self._root = done.tokens[-1]
+        shares = _shares(tree, done)
         return Step(
             tokens=tuple(done.tokens),
-            drafted=tree.max_depth,
-            accepted=len(done.nodes) - 1,
+            drafted=sum(drafted for drafted, _ in shares.values()),
+            accepted=sum(accepted for _, accepted in shares.values()),
             rows=len(tree),
-            shares=_shares(tree, done),
+            shares=shares,
             draft_seconds=drafted_at - started,
             verify_seconds=verified_at - drafted_at,
-            plain_seconds=self._planner.costs.seconds(1),
+            plain_seconds=planner.costs.seconds(1),
         )
 
     def _propose(self, longest: int, path: Sequence[int] = ()) -> list[Draft]:
         drafts = (draft.cut(longest) for drafter in self._drafters for draft in drafter.propose(path))
         return [draft for draft in drafts if draft is not None]
 
-    def _self_draft(self, lookups: list[Draft], longest: int) -> tuple[list[Draft], int, bool]:
+    def _self_draft(
+        self, lookups: list[Draft], longest: int, probe: Probe | None
+    ) -> tuple[list[Draft], int, bool]:
         """The target's own drafts with what the tables add to them, the passes they took, and whether
         the partial cache has to be refreshed by this step's verification."""
         drafter, planner = self._self_drafter, self._planner
         assert self._history is not None and self._sampler is not None
-        depth = min(planner.draft_depth(), longest)
+        forced = 0 if probe is None else probe.chain
+        depth = min(forced or (0 if probe else planner.draft_depth()), longest)
         if drafter is None or depth <= 0:
             return [], 0, False
         if not drafter.ready(depth):
             return [], 0, True
         path: list[tuple[str, int]] = []
         tokens: list[int] = []
-        while len(path) < depth and planner.go_on(path, lookups):
+        while len(path) < depth and (forced or planner.go_on(path, lookups)):
             started = time.perf_counter()
             if not path:
                 drafter.begin(self._root, depth)
@@ -263,45 +270,6 @@ class Engine:
         if not path:
             return [], 0, False
         return drafter.end(self._history) + self._propose(longest, tokens[:1]), len(path), False
-
-    @torch.inference_mode()
-    def _probe_costs(self) -> None:
-        """Time passes over scratch rows, so that the planner knows facts; they commit nothing.
-
-        The first time all sizes, later the next one of them.
-        """
-        if self._probed:
-            self._probe_rows(_PROBED_ROWS[self._probed % len(_PROBED_ROWS)])
-        else:
-            self._probe_rows(1)
-            self._probe_draft()
-            for rows in _PROBED_ROWS:
-                self._probe_rows(rows)
-        self._probed += 1
-
-    def _probe_rows(self, rows: int) -> None:
-        if rows > 1 + self._drafting.max_nodes:
-            return
-        started = time.perf_counter()
-        # Siblings: no row stands beyond the next position, where the model may have none.
-        self._target.verify([self._root] * rows, [0] * rows, torch.eye(rows, dtype=torch.bool))
-        self._planner.costs.observe(rows, time.perf_counter() - started)
-
-    def _probe_draft(self) -> None:
-        drafter = self._self_drafter
-        if drafter is None:
-            return
-        assert self._history is not None and self._sampler is not None
-        if not drafter.ready(2):
-            queries: dict[int, torch.Tensor] = {}
-            self._target.verify([self._root], queries=queries)
-            drafter.refresh(queries, 0)
-        drafter.begin(self._root, 2)
-        for _ in range(2):
-            started = time.perf_counter()
-            drafter.step(self._history, self._sampler)
-            self._planner.draft_costs.observe(1, time.perf_counter() - started)
-        drafter.end(self._history)
 
 
 def _shares(tree: TokenTree, done: Walk) -> dict[str, tuple[int, int]]:
@@ -316,7 +284,8 @@ def _shares(tree: TokenTree, done: Walk) -> dict[str, tuple[int, int]]:
     shares: dict[str, tuple[int, int]] = {}
     for node, accepted in [(n, 1) for n in path] + [(n, 0) for n in branch[len(path) :]]:
         draft = tree.drafts[node]
-        assert draft is not None
+        if draft is None or draft.drafter == FILLER:
+            continue
         drafted_before, accepted_before = shares.get(draft.family, (0, 0))
         shares[draft.family] = (drafted_before + 1, accepted_before + accepted)
     return shares
