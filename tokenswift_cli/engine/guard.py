@@ -13,6 +13,9 @@ from collections import deque
 # Steps of a way of drafting that are compared at once.
 _TRIAL_STEPS = 6
 
+# It goes on only if it was this much faster: what just breaks even loses by the next disturbance.
+_WORTH = 1.05
+
 # Plain steps that tell the plain speed.
 _PLAIN_STEPS = 9
 
@@ -60,7 +63,7 @@ class DraftingGuard:
             return
         gained, spent = sum(t for t, _ in trial), sum(s for _, s in trial)
         trial.clear()
-        if gained * statistics.median_low(self._plain) >= spent:
+        if gained * statistics.median_low(self._plain) >= _WORTH * spent:
             self._pauses.pop(way, None)
             return
         pause = min(2 * self._pauses.get(way, _FIRST_PAUSE // 2), _LONGEST_PAUSE)
