@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+
+# Started in the background, a shell makes us ignore Ctrl-C, and every child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports huggingface_hub, which reads it once. TOKENSWIFT_CACHE stays as the user has it,
 # so that the demo model is converted once and not for each test run.
