@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-# Started in the background, a shell makes us ignore Ctrl-C, and every child would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Before anything imports huggingface_hub, which reads it once. TOKENSWIFT_CACHE stays as the user has it,
 # so that the demo model is converted once and not for each test run.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,6 +17,9 @@ from typing import TYPE_CHECKING  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+# Started in the background, a shell makes us ignore Ctrl-C, and every child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
