@@ -85,7 +85,7 @@ def test_an_unsure_chain_is_broken_off():
 def test_free_proposals_may_make_a_draft_pass_needless():
     made = planner(FLAT, draft_cost=0.6)
     teach(made, RIGHT, (1, 2, 3, 4, 5))
-    assert made.go_on([], []) or made.draft_depth() == 0
+    assert made.go_on([], [])
     assert not made.go_on([], [RIGHT])
 
 

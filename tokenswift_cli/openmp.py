@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 # GNU OpenMP spins for milliseconds before it sleeps. As soon as something else wants a core, threads spin
-# while those they wait for cannot run: with two runs on two cores a step took 8 to 20 times as long. This
-# many spins cover the gaps between operators, cost nothing measurable on an idle machine, and then yield.
+# while those they wait for cannot run, and two runs on two cores all but stop. This many spins cover the gaps
+# between operators, and then the core is yielded.
 _SPINS = "20000"
 
 

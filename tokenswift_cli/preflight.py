@@ -10,7 +10,7 @@ from tokenswift_cli.errors import PreflightError
 
 _GIB = float(1 << 30)
 
-# Activations, logits and the index of the text, beyond weights and cache; measured at most half of it.
+# Activations, logits and the index of the text, beyond weights and cache.
 _WORKING_BYTES = 1 << 29
 
 # tokens.bin holds 4 bytes per token, output.txt some 4, metrics and manifests little more.

@@ -79,10 +79,6 @@ class TerminalRegion:
         self._write(self._to_top() + ERASE_BELOW + body)
         self._widths = []
 
-    def erase(self) -> None:
-        """Take the picture away."""
-        self.print_above([])
-
     def forget(self) -> None:
         """Begin the next picture at the cursor: something else has written to the terminal."""
         self._widths = []

@@ -38,10 +38,6 @@ class NgramTable:
         """Up to k continuations (n - 1 tokens each) of ``key``, most frequent first."""
         return [ngram[1:] for ngram in self._ranking.get(key, ())]
 
-    def count(self, ngram: Sequence[int]) -> int:
-        """How often the n-gram occurred."""
-        return self._counts.get(tuple(ngram), 0)
-
     def _count(self, ngram: tuple[int, ...]) -> None:
         count = self._counts[ngram] = self._counts.get(ngram, 0) + 1
         ranking = self._ranking.setdefault(ngram[0], [])

@@ -64,7 +64,6 @@ class SelfDrafter:
         self._token = -1
         self._position = 0
         self._rows_before = 0
-        self.refreshes = 0
 
     def ready(self, depth: int) -> bool:
         """Whether a chain of ``depth`` can be drafted now; if not, a refresh must come first."""
@@ -77,7 +76,6 @@ class SelfDrafter:
         """Choose the partial cache anew, from the queries of the verification just committed."""
         if self._target.cache.length > self._partial.budget:
             self._partial.refresh(self._target.cache, queries, row)
-            self.refreshes += 1
 
     def begin(self, root: int, depth: int) -> None:
         """Start a chain after ``root``; needs :meth:`ready`."""
