@@ -161,3 +161,35 @@ def test_a_paused_way_does_not_pause_the_others():
     for _ in range(6):
         guard.record("self", 1, 5.0)
     assert not guard.allows("self") and guard.allows("lookup")
+
+
+def test_sizes_never_timed_cost_what_rows_cost_so_far_and_are_tried_step_by_step():
+    costs = CostModel()
+    for rows, seconds in {1: 1.0, 2: 1.5, 4: 1.7}.items():
+        costs.observe(rows, seconds)
+    # 0.1 a row between 2 and 4, 0.233 from 1 to 4: the dearer one.
+    assert abs(costs.seconds(10) - (1.7 + 6 * 0.7 / 3)) < 1e-9
+    assert costs.largest_to_try == 8
+    disturbed = CostModel()
+    for rows, seconds in {1: 1.0, 2: 3.0, 4: 1.2}.items():
+        disturbed.observe(rows, seconds)
+    assert disturbed.seconds(16) >= 1.2
+
+
+def test_a_size_is_not_verified_before_half_of_it_was_timed():
+    made = planner({1: 1.0, 2: 1.0, 4: 1.0})
+    long = Draft(tuple(range(1, 16)), "suffix", (3,) * 15)
+    teach(made, long, tuple(range(1, 17)))
+    assert len(made.plan(0, [long], 0)) == 8
+
+
+def test_a_draft_pass_is_timed_only_once_it_reads_less_than_a_plain_one():
+    from tokenswift_cli.engine.probes import Probe, ProbeSchedule
+
+    schedule = ProbeSchedule(16, self_drafting=True)
+    while (probe := schedule.next(1000, chain_may_pay=False)) is not None:
+        assert probe.rows and not probe.chain
+        schedule.done(probe, 1)
+    assert schedule.next(1000, chain_may_pay=True) == Probe(chain=1)
+    schedule.done(Probe(chain=1), 2)
+    assert schedule.next(1000, chain_may_pay=True) is None

@@ -54,3 +54,15 @@ class ResumeRefusedError(TokenSwiftError):
     """The run directory does not match what the resume would use."""
 
     exit_code = 3
+
+
+class HeadsError(ModelError):
+    """Drafting heads cannot be read, or do not belong to the model."""
+
+
+class TrainingDataError(UsageError):
+    """Training text is missing, damaged or does not fit."""
+
+
+class TrainingStoppedError(TokenSwiftError):
+    """The training of heads cannot go on; what was checkpointed is kept."""

@@ -39,8 +39,25 @@ class CostModel:
             return self._seconds[self._rows[0]]
         low = self._rows[place - 1]
         if place == len(self._rows):
-            # Beyond what was seen, assume the worst: each row costs as much as the average one.
-            return self._seconds[low] * rows / low
+            return self._beyond(rows)
         high = self._rows[place]
         share = (rows - low) / (high - low)
         return self._seconds[low] * (1 - share) + self._seconds[high] * share
+
+    @property
+    def largest_to_try(self) -> int:
+        """Rows of a pass whose estimate can still be trusted: twice the largest that was timed."""
+        return 2 * self._rows[-1] if self._rows else 1
+
+    def _beyond(self, rows: int) -> float:
+        """Beyond what was seen, each row costs the most that rows have cost so far."""
+        first, last = self._rows[0], self._rows[-1]
+        if first == last:
+            return self._seconds[last] * rows / last
+        before = self._rows[-2]
+        per_row = max(
+            (self._seconds[last] - self._seconds[before]) / (last - before),
+            (self._seconds[last] - self._seconds[first]) / (last - first),
+            0.0,
+        )
+        return self._seconds[last] + per_row * (rows - last)

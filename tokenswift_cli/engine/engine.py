@@ -192,7 +192,7 @@ class Engine:
     def _step(self, limit: int) -> Step:
         assert self._history is not None and self._sampler is not None
         started = time.perf_counter()
-        probe = self._probes.next(limit) if self._probes else None
+        probe = self._next_probe(limit)
         # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
         lookups = self._propose(limit - 1)
         chain, passes, refresh = self._self_draft(lookups, limit - 1, probe)
@@ -237,6 +237,12 @@ class Engine:
             verify_seconds=verified_at - drafted_at,
             plain_seconds=planner.costs.seconds(1),
         )
+
+    def _next_probe(self, limit: int) -> Probe | None:
+        if self._probes is None:
+            return None
+        drafter = self._self_drafter
+        return self._probes.next(limit, chain_may_pay=drafter is not None and drafter.reads_less)
 
     def _propose(self, longest: int, path: Sequence[int] = ()) -> list[Draft]:
         drafts = (draft.cut(longest) for drafter in self._drafters for draft in drafter.propose(path))

@@ -126,7 +126,7 @@ class SpeedPlanner:
         best_rows = 1
         best_rate = _MARGIN / (plain + paid) if self._may_skip else 0.0
         expected = 1.0
-        for rows in range(2, len(tree) + 1):
+        for rows in range(2, min(len(tree), self.costs.largest_to_try) + 1):
             expected += tree.reach[rows - 1]
             rate = expected / ((self.costs.seconds(rows) or plain) + paid)
             if rate > best_rate:

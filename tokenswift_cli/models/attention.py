@@ -37,7 +37,7 @@ _MANY_ROWS = 128
 _MAX_SCORES = 1 << 25
 
 # Keywords that model code hands on and that do not change the attention computed here.
-_HARMLESS_KEYWORDS = frozenset(
+HARMLESS_KEYWORDS = frozenset(
     {
         "cache",
         "cache_position",
@@ -150,7 +150,7 @@ def cached_attention(
     if step is None:
         raise RuntimeError("the tokenswift attention needs an AttentionStep; use Target, or set another one")
     for name, given in keywords.items():
-        if given is not None and given is not False and name not in _HARMLESS_KEYWORDS:
+        if given is not None and given is not False and name not in HARMLESS_KEYWORDS:
             raise UnsupportedModelError(
                 f"{type(module).__name__} asks for attention with {name!r}, which is not supported exactly. "
                 "Use another model."

@@ -65,6 +65,11 @@ class SelfDrafter:
         self._position = 0
         self._rows_before = 0
 
+    @property
+    def reads_less(self) -> bool:
+        """Whether a draft pass reads fewer rows of the cache than a verification."""
+        return self._target.cache.length > self._partial.budget
+
     def ready(self, depth: int) -> bool:
         """Whether a chain of ``depth`` can be drafted now; if not, a refresh must come first."""
         full = self._target.cache
