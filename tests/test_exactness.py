@@ -355,5 +355,5 @@ def test_probes_are_steps_like_any_other(monkeypatch):
     monkeypatch.setattr(probes, "_INTERVAL", 1)
     tokens, steps = write(tiny_llama(), SAMPLINGS["min-p"], 400, method="auto", partial_cache=128)
     assert tokens == list(plain_text("min-p"))[:400]
-    assert {2, 4, 8, 16} <= {step.rows for step in steps}
+    assert {2, 4} <= {step.rows for step in steps}
     assert {drafter for step in steps for drafter in step.shares} <= {"self", "ngram", "suffix"}

@@ -37,6 +37,7 @@ WRITTEN: dict[str, tuple[str | bool | list[str], str | None, str, object, object
     "sampling.penalty": ("1", None, "1.3", 1.0, 1.3),
     "sampling.penalty_window": ("2k", None, "512", 2000, 512),
     "drafting.method": ("lookup", "lookup", "autoregressive", "lookup", "autoregressive"),
+    "drafting.heads": ("/cli/heads", None, "/yaml/heads", "/cli/heads", "/yaml/heads"),
     "model.name": ("cli-model", "env-model", "yaml-model", "cli-model", "yaml-model"),
     "model.device": ("cpu", "cuda", "cuda:1", "cpu", "cuda:1"),
     "model.dtype": ("float32", None, "bfloat16", "float32", "bfloat16"),
@@ -206,6 +207,24 @@ def test_prompt_file_is_relative_to_the_place_that_names_it(
     assert resolve({}, file, {}).config.prompt.file == str(tmp_path / "texts" / "a.txt")
     assert resolve({"prompt.file": "a.txt"}, file, {}).config.prompt.file == str(tmp_path / "here" / "a.txt")
     assert resolve({"prompt.file": "-"}, file, {}).config.prompt.file == "-"
+
+
+def test_a_heads_directory_is_relative_to_the_place_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    file = write_yaml(tmp_path / "configs", "drafting:\n  heads: ../heads/mine\n")
+    assert resolve({}, file, {}).config.drafting.heads == str(tmp_path / "heads" / "mine")
+    assert resolve({"drafting.heads": "mine"}, file, {}).config.drafting.heads == str(tmp_path / "mine")
+    assert not resolve({"drafting.heads": "none"}, file, {}).config.drafting.uses_heads
+
+
+def test_methods_that_need_heads_are_refused_without(tmp_path: Path) -> None:
+    for method in ("heads", "tokenswift"):
+        (problem,) = problems_of({"drafting.method": method}, None, {})
+        assert problem.startswith("--method ") and "--heads" in problem
+        (problem,) = problems_of({"drafting.method": method, "drafting.heads": "none"}, None, {})
 
 
 def test_system_message_needs_chat(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "generation.on_loop": Rule(choices=LOOP_POLICIES),
     "drafting.method": Rule(choices=METHODS),
     "drafting.drafters": Rule(choices=DRAFTERS),
+    "drafting.heads": Rule(filled=True),
+    "drafting.head_widths": Rule(low=1, high=64),
     "drafting.ngram_size": Rule(low=2),
     "drafting.ngram_candidates": Rule(low=0),
     "drafting.suffix_max_draft": Rule(low=1),
@@ -170,6 +172,13 @@ def _sinks_crowd_the_cache(config: Config) -> str | None:
     )
 
 
+def _method_without_heads(config: Config) -> str | None:
+    method = config.drafting.method
+    if method not in ("heads", "tokenswift") or config.drafting.uses_heads:
+        return None
+    return f"is {method}, which needs drafting heads: give --heads DIR (drafting.heads)"
+
+
 def _system_without_chat(config: Config) -> str | None:
     if config.prompt.system is not None and not config.prompt.chat:
         return "is used only with a chat template: add --chat (prompt.chat: true) or drop it"
@@ -179,5 +188,6 @@ def _system_without_chat(config: Config) -> str | None:
 CROSS_RULES: Final = (
     CrossRule("generation.min_tokens", "generation.max_tokens", _minimum_above_maximum),
     CrossRule("drafting.partial_sinks", "drafting.partial_cache", _sinks_crowd_the_cache),
+    CrossRule("drafting.method", "drafting.heads", _method_without_heads),
     CrossRule("prompt.system", "prompt.chat", _system_without_chat),
 )

@@ -99,6 +99,7 @@ FLAGS: Final = (
     Flag("sampling.penalty_window", ("--penalty-window",), SAMPLING,
          "Penalise what the last N tokens hold.", "N"),
     Flag("drafting.method", ("--method",), SPEED, "How tokens are drafted.", _words(*METHODS)),
+    Flag("drafting.heads", ("--heads",), SPEED, "Drafting heads of this model; none does without.", "DIR"),
     Flag("model.name", ("-m", "--model"), MODEL,
          "A directory, a Hub id, a .gguf file or the demo model's name.", "MODEL"),
     Flag("model.device", ("--device",), MODEL, "Where the model runs: auto, cpu, cuda, cuda:1, mps.",

@@ -17,6 +17,7 @@ from tokenswift_cli.coerce import CoercionError
 from tokenswift_cli.config import Config
 from tokenswift_cli.config_keys import KEYS, build_config, flatten, read_value
 from tokenswift_cli.config_rules import CROSS_RULES
+from tokenswift_cli.engine.settings import NO_HEADS
 from tokenswift_cli.errors import ConfigError
 from tokenswift_cli.flags import flag_name
 from tokenswift_cli.yaml_config import read_yaml
@@ -35,6 +36,9 @@ OTHER_VARIABLES: Final = ("TOKENSWIFT_CACHE", "TOKENSWIFT_DEBUG")
 """Variables of ours that are read elsewhere."""
 
 DEFAULT_ORIGIN: Final = "default"
+
+# Keys that name a file or directory, and the word that stands for none.
+_NO_FILE: Final = {"prompt.file": "-", "drafting.heads": NO_HEADS}
 
 # Two ways to say the same thing: the stronger place's choice replaces the weaker place's other way.
 _RIVALS: Final = {"prompt.file": "prompt.text", "prompt.text": "prompt.file"}
@@ -130,9 +134,9 @@ def resolve(
     Args:
         cli: values of the flags by dotted key ("sampling.min_p"), as text or typed; None means
             that the flag was not given.
-        yaml_path: the configuration file, if any. A relative ``prompt.file`` in it is relative
-            to the file's own folder; one on the command line to the current directory. Both are
-            made absolute.
+        yaml_path: the configuration file, if any. A relative ``prompt.file`` or ``drafting.heads``
+            in it is relative to the file's own folder; one on the command line to the current
+            directory. All are made absolute.
         environ: the environment, ``os.environ`` by default; an empty variable counts as not set.
 
     Raises:
@@ -226,7 +230,7 @@ def _yaml_layer(path: Path, problems: list[str]) -> list[_Given]:
 
 
 def _located(path: str, value: object, folder: Path) -> object:
-    """A prompt file's name made absolute, seen from ``folder``; any other value as it is."""
-    if path != "prompt.file" or not isinstance(value, str) or value in ("", "-"):
+    """The name of a prompt file or heads directory made absolute, seen from ``folder``; else as it is."""
+    if not isinstance(value, str) or value in ("", _NO_FILE.get(path, value)):
         return value
     return os.path.abspath(folder / os.path.expanduser(value))

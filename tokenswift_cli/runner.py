@@ -29,6 +29,7 @@ from tokenswift_cli.text_settings import text_deciding_differences
 from tokenswift_cli.yaml_config import dump_yaml
 
 if TYPE_CHECKING:
+    from tokenswift_cli.models.heads import DraftHeads
     from tokenswift_cli.models.loading import LoadedModel
     from tokenswift_cli.run_dir import Recovery
 
@@ -61,6 +62,7 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
         prompt_ids = encode_prompt(loaded.tokenizer, prompt.text, config.prompt.chat, config.prompt.system)
         _require_known_ids(loaded, prompt_ids, config)
         target = _target(loaded, len(prompt_ids), config)
+        heads = _heads(loaded, target, config, publish)
         check = _preflight(loaded, target, len(prompt_ids), config, path)
         if dry_run:
             for line in check.lines():
@@ -76,7 +78,7 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
             prompt_text=prompt.raw,
             prompt_ids=prompt_ids,
         ) as directory:
-            return _write(directory, config, loaded, target, None, stops, publish)
+            return _write(directory, config, loaded, target, heads, None, stops, publish)
 
 
 def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish) -> RunOutcome:
@@ -118,11 +120,12 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
             )
         loaded = _load_same_model(directory, requested, publish)
         target = _target(loaded, len(directory.prompt_ids), requested)
+        heads = _heads(loaded, target, requested, publish)
         _preflight(loaded, target, len(directory.prompt_ids), requested, run_dir).require_room()
         if requested != stored:
             directory.update_run_yaml(dump_yaml(requested))
         stops.defer()
-        return _write(directory, requested, loaded, target, recovery, stops, publish)
+        return _write(directory, requested, loaded, target, heads, recovery, stops, publish)
 
 
 def encode_prompt(tokenizer: Any, text: str, chat: bool, system: str | None) -> list[int]:
@@ -189,8 +192,29 @@ def _load(config: Config, publish: Publish) -> LoadedModel:
 def _target(loaded: LoadedModel, prompt_tokens: int, config: Config) -> Any:
     from tokenswift_cli.models.target import Target
 
-    scratch = config.drafting.max_nodes + 1
+    scratch = config.drafting.most_nodes + 1
     return Target(loaded.model, prompt_tokens + config.generation.max_tokens + scratch)
+
+
+def _heads(loaded: LoadedModel, target: Any, config: Config, publish: Publish) -> DraftHeads | None:
+    """The drafting heads that the run uses, checked against model and method."""
+    if not config.drafting.uses_heads:
+        return None
+    from tokenswift_cli.engine.drafting import require_fitting_heads
+    from tokenswift_cli.models.heads_directory import load_heads
+
+    directory = Path(str(config.drafting.heads))
+    publish(Loading(f"Loading the drafting heads in {directory}"))
+    heads = load_heads(
+        directory,
+        loaded.identity,
+        loaded.model.config.get_text_config().hidden_size,
+        loaded.identity.vocab_size,
+    )
+    require_fitting_heads(config.drafting, heads)
+    # A model that keeps no states for them is refused now, not when the run directory exists.
+    target.keep_states()
+    return heads
 
 
 def _preflight(loaded: LoadedModel, target: Any, prompt_tokens: int, config: Config, path: Path) -> Preflight:
@@ -275,13 +299,14 @@ def _write(
     config: Config,
     loaded: LoadedModel,
     target: Any,
+    heads: DraftHeads | None,
     recovery: Recovery | None,
     stops: StopRequests,
     publish: Publish,
 ) -> RunOutcome:
     from tokenswift_cli.session import WritingSession
 
-    session = WritingSession(directory, config, loaded, target, recovery, stops, publish)
+    session = WritingSession(directory, config, loaded, target, heads, recovery, stops, publish)
     reason = session.run()
     finished = session.finished_event(reason, _next_command(directory.path, reason, session.tokens))
     publish(finished)

@@ -25,6 +25,7 @@ from tokenswift_cli.signals import StopRequests
 from tokenswift_cli.transcript import Transcript
 
 if TYPE_CHECKING:
+    from tokenswift_cli.models.heads import DraftHeads
     from tokenswift_cli.models.loading import LoadedModel
     from tokenswift_cli.run_dir import Recovery, RunDirectory
 
@@ -40,6 +41,7 @@ class WritingSession:
         config: of the run.
         loaded: the model, which is the run's own.
         target: ``loaded.model`` with an empty cache.
+        heads: drafting heads of the model; None for none.
         recovery: what the run holds already; None for a new run.
         stops: signals received.
         publish: gets every event.
@@ -51,6 +53,7 @@ class WritingSession:
         config: Config,
         loaded: LoadedModel,
         target: Target,
+        heads: DraftHeads | None,
         recovery: Recovery | None,
         stops: StopRequests,
         publish: Callable[[Event], None],
@@ -82,6 +85,7 @@ class WritingSession:
             end_ids=loaded.eos_ids,
             ignore_end=generation.ignore_eos,
             min_tokens=generation.min_tokens,
+            heads=heads,
         )
         self._statistics = RunStatistics()
         self._plain_seconds = 0.0

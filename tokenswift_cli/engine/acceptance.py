@@ -11,9 +11,9 @@ from tokenswift_cli.engine.tree import Draft
 _FADE = 0.98
 
 # What is assumed before anything was seen, and the number of observations that it weighs. A draft by the
-# target itself is mostly right. The first token of a repetition is judged for free, so it can wait to be
-# trusted; once it is right, the next ones often are.
-_PRIORS = {"self": 0.8}
+# target itself is mostly right, one by heads often. The first token of a repetition is judged for free, so it
+# can wait to be trusted; once it is right, the next ones often are.
+_PRIORS = {"self": 0.8, "heads": 0.4, "heads-drafted": 0.4}
 _PRIOR_FIRST = 0.1
 _PRIOR_LATER = 0.4
 _PRIOR_WEIGHT = 2.0

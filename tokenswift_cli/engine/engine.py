@@ -15,16 +15,15 @@ from dataclasses import dataclass, field
 import torch
 
 from tokenswift_cli.engine.drafters.base import Drafter
-from tokenswift_cli.engine.drafters.ngram import NgramDrafter
-from tokenswift_cli.engine.drafters.self_draft import SelfDrafter
-from tokenswift_cli.engine.drafters.suffix import SuffixDrafter
+from tokenswift_cli.engine.drafting import DraftingStage
 from tokenswift_cli.engine.history import TokenHistory
-from tokenswift_cli.engine.planner import FixedPlanner, Planner, SpeedPlanner
-from tokenswift_cli.engine.probes import FILLER, Probe, ProbeSchedule, fillers
+from tokenswift_cli.engine.planner import Planner
+from tokenswift_cli.engine.probes import FILLER
 from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
-from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
+from tokenswift_cli.engine.tree import TokenTree
 from tokenswift_cli.engine.verify import Walk, walk
+from tokenswift_cli.models.heads import DraftHeads
 from tokenswift_cli.models.target import Target
 
 
@@ -53,34 +52,6 @@ class Step:
     plain_seconds: float | None = None
 
 
-def build_drafters(settings: DraftingSettings) -> list[Drafter]:
-    """The drafters of a method, most trusted first."""
-    if settings.method == "autoregressive":
-        return []
-    drafters: list[Drafter] = []
-    if "suffix" in settings.drafters and settings.suffix_max_draft:
-        drafters.append(SuffixDrafter(settings.suffix_max_draft))
-    if "ngram" in settings.drafters and settings.ngram_candidates:
-        drafters.append(NgramDrafter(settings.ngram_size, settings.ngram_candidates))
-    return drafters
-
-
-def build_self_drafter(settings: DraftingSettings, target: Target) -> SelfDrafter | None:
-    """The target as its own drafter, where the method uses it."""
-    if settings.method != "auto" or "self" not in settings.drafters or not settings.self_depth:
-        return None
-    return SelfDrafter(
-        target, settings.partial_cache, settings.partial_sinks, shared_noise=settings.shared_noise
-    )
-
-
-def build_planner(settings: DraftingSettings) -> Planner:
-    """The planner of a method."""
-    if settings.method == "autoregressive":
-        return FixedPlanner(0)
-    return SpeedPlanner(settings.max_nodes, max_depth=settings.self_depth, may_skip=settings.method == "auto")
-
-
 class Engine:
     """Writes one text.
 
@@ -91,8 +62,13 @@ class Engine:
         end_ids: end-of-text ids; the text ends with the first one chosen.
         ignore_end: never choose an end-of-text id.
         min_tokens: no end-of-text before this many generated tokens.
+        heads: drafting heads trained for the target; None for none.
         drafters: instead of the method's own that cost nothing.
         planner: instead of the method's own.
+
+    Raises:
+        HeadsError: the method needs heads, or another number of them.
+        UnsupportedModelError: heads cannot be used with the model.
     """
 
     def __init__(
@@ -104,6 +80,7 @@ class Engine:
         end_ids: Sequence[int] = (),
         ignore_end: bool = False,
         min_tokens: int = 0,
+        heads: DraftHeads | None = None,
         drafters: Sequence[Drafter] | None = None,
         planner: Planner | None = None,
     ) -> None:
@@ -114,14 +91,8 @@ class Engine:
         self._end_ids = frozenset() if ignore_end else frozenset(end_ids)
         self._ignore_end = ignore_end
         self._min_tokens = min_tokens
-        self._drafters = build_drafters(drafting) if drafters is None else list(drafters)
-        self._self_drafter = build_self_drafter(drafting, target)
-        self._planner = build_planner(drafting) if planner is None else planner
-        # A planner that was handed in knows what it wants to do.
-        self._probes = (
-            ProbeSchedule(1 + drafting.max_nodes, self_drafting=self._self_drafter is not None)
-            if planner is None and drafting.method != "autoregressive"
-            else None
+        self._stage = DraftingStage(
+            target, drafting, frozenset(end_ids), heads=heads, drafters=drafters, planner=planner
         )
         self._sampler: Sampler | None = None
         self._history: TokenHistory | None = None
@@ -158,16 +129,13 @@ class Engine:
         cached = self._target.cache.length
         if cached > before_root:
             raise ValueError(f"the cache holds {cached} tokens, more than stand before the last of these")
-        for drafter in self._drafters:
-            drafter.extend(token_ids[:cached])
+        self._stage.extend(token_ids[:cached])
         for first in range(cached, before_root, self._drafting.prefill_chunk):
             last = min(first + self._drafting.prefill_chunk, before_root)
             self._target.read(token_ids[first:last])
-            for drafter in self._drafters:
-                drafter.extend(token_ids[first:last])
+            self._stage.extend(token_ids[first:last])
             yield last
-        for drafter in self._drafters:
-            drafter.extend(token_ids[-1:])
+        self._stage.extend(token_ids[-1:])
         yield len(token_ids)
 
     def steps(self, max_tokens: int) -> Iterator[Step]:
@@ -192,39 +160,21 @@ class Engine:
     def _step(self, limit: int) -> Step:
         assert self._history is not None and self._sampler is not None
         started = time.perf_counter()
-        probe = self._next_probe(limit)
-        # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
-        lookups = self._propose(limit - 1)
-        chain, passes, refresh = self._self_draft(lookups, limit - 1, probe)
-        drafts = chain + lookups
-        if probe is not None and probe.rows:
-            filled = drafts + fillers(self._root, probe.rows, self._target.vocabulary_size)
-            tree = build_tree(self._root, filled, probe.rows - 1)
-        else:
-            tree = self._planner.plan(self._root, drafts, passes)
+        proposal = self._stage.propose(self._history, self._sampler, self._root, limit)
+        tree = proposal.tree
         drafted_at = time.perf_counter()
 
         plain = tree.is_chain
-        queries: dict[int, torch.Tensor] | None = {} if refresh else None
+        queries: dict[int, torch.Tensor] | None = {} if proposal.refresh else None
         logits = self._target.verify(
             tree.tokens, None if plain else tree.depths, None if plain else tree.visibility(), queries
         )
         done = walk(tree, logits, self._history, self._sampler, end_ids=self._end_ids, limit=limit)
         self._target.commit(done.nodes)
         verified_at = time.perf_counter()
-        if queries is not None and self._self_drafter is not None:
-            self._self_drafter.refresh(queries, done.nodes[-1])
 
-        planner = self._planner
-        planner.costs.observe(len(tree), verified_at - drafted_at)
-        planner.learn(drafts, done.tokens)
-        if probe is None:
-            planner.record(passes, len(tree), len(done.tokens), verified_at - started)
-        if self._probes:
-            # A chain that had to wait for a refresh is still to come.
-            self._probes.done(None if refresh else probe, len(done.tokens))
-        for drafter in self._drafters:
-            drafter.extend(done.tokens)
+        self._stage.planner.costs.observe(len(tree), verified_at - drafted_at)
+        self._stage.committed(proposal, done, queries, verified_at - started)
         self._root = done.tokens[-1]
         shares = _shares(tree, done)
         return Step(
@@ -235,47 +185,8 @@ class Engine:
             shares=shares,
             draft_seconds=drafted_at - started,
             verify_seconds=verified_at - drafted_at,
-            plain_seconds=planner.costs.seconds(1),
+            plain_seconds=self._stage.planner.costs.seconds(1),
         )
-
-    def _next_probe(self, limit: int) -> Probe | None:
-        if self._probes is None:
-            return None
-        drafter = self._self_drafter
-        return self._probes.next(limit, chain_may_pay=drafter is not None and drafter.reads_less)
-
-    def _propose(self, longest: int, path: Sequence[int] = ()) -> list[Draft]:
-        drafts = (draft.cut(longest) for drafter in self._drafters for draft in drafter.propose(path))
-        return [draft for draft in drafts if draft is not None]
-
-    def _self_draft(
-        self, lookups: list[Draft], longest: int, probe: Probe | None
-    ) -> tuple[list[Draft], int, bool]:
-        """The target's own drafts with what the tables add to them, the passes they took, and whether
-        the partial cache has to be refreshed by this step's verification."""
-        drafter, planner = self._self_drafter, self._planner
-        assert self._history is not None and self._sampler is not None
-        forced = 0 if probe is None else probe.chain
-        depth = min(forced or (0 if probe else planner.draft_depth()), longest)
-        if drafter is None or depth <= 0:
-            return [], 0, False
-        if not drafter.ready(depth):
-            return [], 0, True
-        path: list[tuple[str, int]] = []
-        tokens: list[int] = []
-        while len(path) < depth and (forced or planner.go_on(path, lookups)):
-            started = time.perf_counter()
-            if not path:
-                drafter.begin(self._root, depth)
-            drafted = drafter.step(self._history, self._sampler)
-            planner.draft_costs.observe(1, time.perf_counter() - started)
-            path.append((drafter.name, drafted.strength))
-            tokens.append(drafted.token)
-            if drafted.token in self._end_ids:
-                break
-        if not path:
-            return [], 0, False
-        return drafter.end(self._history) + self._propose(longest, tokens[:1]), len(path), False
 
 
 def _shares(tree: TokenTree, done: Walk) -> dict[str, tuple[int, int]]:

@@ -20,6 +20,10 @@ from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
 # machine by a tenth and more, and what looks best among many choices is the most overrated one.
 _MARGIN = 1.1
 
+# Steps in which heads propose before anything is known of them, and steps between two looks later.
+_HEADS_FIRST_LOOK = 8
+_HEADS_INTERVAL = 64
+
 # Class of a self-drafted token that is not drafted yet: it counts as an average one.
 _UNSEEN = -1
 
@@ -30,10 +34,15 @@ class Planner(Protocol):
     Attributes:
         costs: seconds of a verification by rows.
         draft_costs: seconds of a draft pass (1 row).
+        head_costs: seconds of the heads' proposals (1 row).
     """
 
     costs: CostModel
     draft_costs: CostModel
+    head_costs: CostModel
+
+    def use_heads(self) -> bool:
+        """Whether the heads should propose in this step; called once a step when there are heads."""
 
     def draft_depth(self) -> int:
         """Deepest self-drafted chain worth preparing for now; 0 to do without."""
@@ -52,8 +61,8 @@ class Planner(Protocol):
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         """What the text turned out to be after the same root."""
 
-    def record(self, draft_passes: int, rows: int, tokens: int, seconds: float) -> None:
-        """How a step went: rows verified, tokens committed, seconds for drafting and verification."""
+    def record(self, tree: TokenTree, draft_passes: int, tokens: int, seconds: float) -> None:
+        """How a step went: what was verified, tokens committed, seconds for drafting and verification."""
 
 
 class SpeedPlanner:
@@ -68,12 +77,34 @@ class SpeedPlanner:
     def __init__(self, max_nodes: int, *, max_depth: int = 0, may_skip: bool) -> None:
         self.costs = CostModel()
         self.draft_costs = CostModel()
+        self.head_costs = CostModel()
         self._acceptance = AcceptanceModel()
         self._average = AcceptanceModel()
         self._max_nodes = max_nodes
         self._max_depth = min(max_depth, max_nodes)
         self._may_skip = may_skip
         self._guard = DraftingGuard()
+        self._steps_with_heads = 0
+        self._heads_judged = 0
+        self._heads_depth = 0
+
+    def use_heads(self) -> bool:
+        # Proposals of heads cost little and are judged whether or not they are verified: a few to begin with
+        # and one now and then tell whether they are worth more.
+        self._steps_with_heads += 1
+        if self._heads_judged < _HEADS_FIRST_LOOK or self._steps_with_heads % _HEADS_INTERVAL == 0:
+            return True
+        if not self._may_skip:
+            return True
+        plain, cost = self.costs.seconds(1), self.head_costs.seconds(1)
+        if plain is None or cost is None or not self._guard.allows("heads"):
+            return False
+        reach, expected, best = 1.0, 1.0, 0.0
+        for depth in range(1, self._heads_depth + 1):
+            reach *= self._average.probability("heads", _UNSEEN - depth, 1)
+            expected += reach
+            best = max(best, expected / ((self.costs.seconds(1 + depth) or plain) + cost))
+        return best * plain > _MARGIN
 
     def draft_depth(self) -> int:
         if not self._max_depth or not self._guard.allows("self") or self._gain(1.0, 1.0, 0, 0) <= 1.0:
@@ -97,22 +128,35 @@ class SpeedPlanner:
         return self._gain(reach, expected, len(chain), len(chain)) > 1.0
 
     def plan(self, root: int, drafts: Sequence[Draft], draft_passes: int) -> TokenTree:
+        if self._may_skip and not draft_passes:
+            paused = {way for way in ("lookup", "heads") if not self._guard.allows(way)}
+            drafts = [draft for draft in drafts if _way(draft) not in paused]
         rated = [self._acceptance.with_probabilities(draft) for draft in drafts]
         tree = build_tree(root, rated, self._max_nodes)
-        if self._may_skip and not draft_passes and not self._guard.allows("lookup"):
-            return tree.truncated(1)
         rows, _ = self._best_rows(tree, draft_passes)
         return tree.truncated(rows)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         self._acceptance.learn(drafts, committed)
-        chains = [
-            Draft(d.tokens, d.drafter, (_UNSEEN,) * len(d.tokens)) for d in drafts if d.drafter == "self"
-        ]
+        chains = []
+        for draft in drafts:
+            if draft.drafter == "self":
+                chains.append(Draft(draft.tokens, draft.drafter, (_UNSEEN,) * len(draft.tokens)))
+            elif draft.drafter == "heads":
+                depth = draft.given + 1
+                self._heads_depth = max(self._heads_depth, depth)
+                self._heads_judged += depth == 1
+                classes = (_UNSEEN - depth,) * len(draft.tokens)
+                chains.append(Draft(draft.tokens, draft.drafter, classes, draft.given))
         self._average.learn(chains, committed)
 
-    def record(self, draft_passes: int, rows: int, tokens: int, seconds: float) -> None:
-        way = "self" if draft_passes else "lookup" if rows > 1 else None
+    def record(self, tree: TokenTree, draft_passes: int, tokens: int, seconds: float) -> None:
+        way = None
+        if draft_passes:
+            way = "self"
+        elif len(tree) > 1:
+            ways = {_way(draft) for draft in tree.drafts if draft is not None}
+            way = "heads" if "heads" in ways else "lookup"
         self._guard.record(way, tokens, seconds)
 
     def _best_rows(self, tree: TokenTree, draft_passes: int) -> tuple[int, float]:
@@ -156,6 +200,11 @@ class SpeedPlanner:
         return best / now
 
 
+def _way(draft: Draft) -> str:
+    """The way of drafting that the guard watches."""
+    return draft.family if draft.family in ("self", "heads") else "lookup"
+
+
 class FixedPlanner:
     """Verifies everything proposed up to a node budget; with budget 0 it is plain decoding.
 
@@ -167,8 +216,12 @@ class FixedPlanner:
     def __init__(self, max_nodes: int, depth: int = 0) -> None:
         self.costs = CostModel()
         self.draft_costs = CostModel()
+        self.head_costs = CostModel()
         self._max_nodes = max_nodes
         self._depth = depth
+
+    def use_heads(self) -> bool:
+        return True
 
     def draft_depth(self) -> int:
         return self._depth
@@ -182,5 +235,5 @@ class FixedPlanner:
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         """Nothing: the budget is fixed."""
 
-    def record(self, draft_passes: int, rows: int, tokens: int, seconds: float) -> None:
+    def record(self, tree: TokenTree, draft_passes: int, tokens: int, seconds: float) -> None:
         """Nothing: the budget is fixed."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-METHODS = ("auto", "lookup", "autoregressive")
+METHODS = ("auto", "tokenswift", "heads", "lookup", "autoregressive")
 
 # What can draft; a method uses those of them that it knows.
-DRAFTERS = ("suffix", "ngram", "self")
+DRAFTERS = ("suffix", "ngram", "heads", "self")
+
+# Instead of a heads directory: do without.
+NO_HEADS = "none"
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,13 @@ class DraftingSettings:
     """Everything that decides the speed and nothing of the text.
 
     Attributes:
-        method: one of :data:`METHODS`; "auto" may use all drafters, "lookup" those that cost nothing.
+        method: one of :data:`METHODS`. "auto" may use all drafters, "lookup" those that cost nothing,
+            "heads" the heads alone (Medusa style); "tokenswift" is the paper: heads on a one-step
+            self-draft, a fixed tree, n-grams of the drafted token.
         drafters: names of :data:`DRAFTERS` that may be used.
+        heads: directory of the drafting heads; None or :data:`NO_HEADS` for none.
+        head_widths: proposals of each head in the tree of "tokenswift" (paper: 3, 3, 3 after the one
+            self-drafted token).
         ngram_size: length n of the n-grams that are reused (paper: 4).
         ngram_candidates: most frequent continuations offered per key (paper: 20); 0 is off.
         suffix_max_draft: longest draft the suffix automaton offers, in tokens.
@@ -61,6 +69,8 @@ class DraftingSettings:
 
     method: str = "auto"
     drafters: tuple[str, ...] = DRAFTERS
+    heads: str | None = None
+    head_widths: tuple[int, ...] = (3, 3, 3)
     ngram_size: int = 4
     ngram_candidates: int = 20
     suffix_max_draft: int = 16
@@ -70,3 +80,21 @@ class DraftingSettings:
     shared_noise: bool = True
     max_nodes: int = 15
     prefill_chunk: int = 512
+
+    @property
+    def uses_heads(self) -> bool:
+        """Whether the method drafts with heads that are given."""
+        if self.heads in (None, NO_HEADS):
+            return False
+        return self.method in ("heads", "tokenswift") or (self.method == "auto" and "heads" in self.drafters)
+
+    @property
+    def most_nodes(self) -> int:
+        """Most drafted tokens that one forward pass of the method verifies."""
+        if self.method != "tokenswift":
+            return self.max_nodes
+        nodes, level = 1, 1
+        for width in self.head_widths:
+            level *= width
+            nodes += level
+        return nodes + 1 + self.ngram_candidates * (self.ngram_size - 1)

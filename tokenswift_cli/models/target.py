@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models import attention
+from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.memory import free_memory
 from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
@@ -33,6 +35,8 @@ class Target:
     Attributes:
         cache: keys and values of the committed tokens.
         kv_bytes_per_token: bytes one token takes in the cache.
+        states: [T, d], hidden states before the final norm of the rows of the last :meth:`verify` or
+            :meth:`draft`; None unless :meth:`keep_states` was called.
 
     Raises:
         UnsupportedModelError: the model does not compute the same with our cache as by itself.
@@ -44,9 +48,25 @@ class Target:
         self.vocabulary_size: int = model.config.get_text_config().vocab_size
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._windows: set[int] = set()
+        self.states: Tensor | None = None
+        self._final_norm: nn.Module | None = None
         checked = self._adopt_attention()
         self.kv_bytes_per_token: int = checked.bytes_per_token
         self.cache = KeyValueCache(capacity)
+
+    def keep_states(self) -> None:
+        """Keep the hidden states of each pass from now on, for drafting heads.
+
+        Raises:
+            UnsupportedModelError: the model has no final norm that its output layer reads.
+        """
+        if self._final_norm is None:
+            self._final_norm = final_norm_of(self.model)
+
+    @property
+    def head_dtype(self) -> torch.dtype:
+        """The type in which drafting heads compute: float32 on the CPU, the model's own elsewhere."""
+        return torch.float32 if self.device.type == "cpu" else self.model.dtype
 
     @property
     def weight_bytes(self) -> int:
@@ -129,10 +149,14 @@ class Target:
             visibility = visibility.to(self.device)
         keywords = {"logits_to_keep": logits} if self._takes_logits_to_keep else {}
         step = attention.AttentionStep(cache, visibility, offsets, queries, self._windows)
-        with attention.attending(step):
+        norm = None if logits else self._final_norm
+        keeping: AbstractContextManager[list[Tensor]] = nullcontext([]) if norm is None else capturing(norm)
+        with attention.attending(step), keeping as states:
             result = self.model(
                 input_ids=ids, position_ids=(offsets + position)[None], use_cache=False, **keywords
             )
+        if states:
+            self.states = states[-1][0]
         rows: Tensor = result.logits[0]
         return rows
 

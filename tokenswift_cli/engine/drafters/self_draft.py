@@ -12,19 +12,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from tokenswift_cli.engine.drafters.gap import NO_RUNNER_UP, OWN_NOISE, gap_class
 from tokenswift_cli.engine.history import TokenHistory
 from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.tree import Draft
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.partial_cache import PartialCache
 from tokenswift_cli.models.target import Target
-
-# Added to the seed when noise is not shared, so that draft and target draw independently.
-_OWN_NOISE = 0x5EED
-
-# The lead of the best score over the next, in classes of this width, tells how sure a drafted token is.
-_GAP_CLASS = 0.5
-_GAP_CLASSES = 8
 
 
 class DraftedToken(NamedTuple):
@@ -99,13 +93,12 @@ class SelfDrafter:
         """Draft one more token and add it to ``history``, which :meth:`end` takes back."""
         logits = self._target.draft(self._cache, self._token, self._position)
         settings = sampler.settings
-        seed = settings.seed if self._shared_noise else settings.seed ^ _OWN_NOISE
+        seed = settings.seed if self._shared_noise else settings.seed ^ OWN_NOISE
         window = history.window(settings.penalty_window)
         best = sampler.ranked(logits, window, history.length, 2, seed)
         token, score = best[0]
         runner_up = best[1][0] if len(best) > 1 and math.isfinite(best[1][1]) else None
-        gap = score - best[1][1] if runner_up is not None else math.inf
-        strength = int(min(gap / _GAP_CLASS, _GAP_CLASSES - 1))
+        strength = gap_class(score - best[1][1] if runner_up is not None else NO_RUNNER_UP)
         history.append(token)
         self._token = token
         self._position += 1
