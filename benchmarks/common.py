@@ -15,6 +15,8 @@ from tokenswift_cli.engine.engine import Engine, Step  # noqa: E402
 from tokenswift_cli.engine.planner import Planner  # noqa: E402
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings  # noqa: E402
 from tokenswift_cli.metrics import DistinctCounter, RunStatistics  # noqa: E402
+from tokenswift_cli.models.heads import DraftHeads  # noqa: E402
+from tokenswift_cli.models.heads_directory import load_heads  # noqa: E402
 from tokenswift_cli.models.loading import LoadedModel, load_model  # noqa: E402
 from tokenswift_cli.models.target import Target  # noqa: E402
 
@@ -22,6 +24,12 @@ from tokenswift_cli.models.target import Target  # noqa: E402
 def load(name: str, threads: int = 0) -> LoadedModel:
     """The model of ``name``."""
     return load_model(ModelConfig(name=name, threads=threads), lambda message: None)
+
+
+def heads_for(loaded: LoadedModel, directory: Path) -> DraftHeads:
+    """The drafting heads in ``directory``, which belong to this model."""
+    hidden_size = loaded.model.config.get_text_config().hidden_size
+    return load_heads(directory, loaded.identity, hidden_size, loaded.identity.vocab_size)
 
 
 def book_tokens(tokenizer: Any, book: Path, count: int) -> list[int]:
@@ -43,6 +51,7 @@ class Writing:
         sampling, drafting: settings.
         planner: instead of the method's own.
         target: may have the prompt in its cache from a text before; what follows it there is dropped.
+        heads: drafting heads, for the methods that use them.
     """
 
     def __init__(
@@ -54,11 +63,20 @@ class Writing:
         drafting: DraftingSettings,
         planner: Planner | None = None,
         target: Target | None = None,
+        heads: DraftHeads | None = None,
     ) -> None:
         if target is None:
-            target = Target(loaded.model, len(prompt) + count + drafting.max_nodes + 1)
+            target = Target(loaded.model, len(prompt) + count + drafting.most_nodes + 1)
         target.cache.length = min(target.cache.length, len(prompt) - 1)
-        engine = Engine(target, sampling, drafting, end_ids=loaded.eos_ids, ignore_end=True, planner=planner)
+        engine = Engine(
+            target,
+            sampling,
+            drafting,
+            end_ids=loaded.eos_ids,
+            ignore_end=True,
+            heads=heads,
+            planner=planner,
+        )
         for _ in engine.prefill(prompt, len(prompt)):
             pass
         self.tokens: list[int] = []

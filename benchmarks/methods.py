@@ -16,6 +16,7 @@ import common
 
 from tokenswift_cli.config import DEMO_MODEL
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+from tokenswift_cli.models.heads import DraftHeads
 from tokenswift_cli.models.loading import LoadedModel
 from tokenswift_cli.models.target import Target
 
@@ -24,15 +25,17 @@ METHODS = {
     "lookup, n-grams k = 0": DraftingSettings(method="lookup", ngram_candidates=0),
     "lookup, n-grams k = 20": DraftingSettings(method="lookup"),
     "auto, n-grams k = 0": DraftingSettings(ngram_candidates=0, partial_cache=1024),
-    "auto": DraftingSettings(partial_cache=1024),
+    "auto, no heads": DraftingSettings(partial_cache=1024),
+    "heads": DraftingSettings(method="heads", heads="given"),
+    "tokenswift": DraftingSettings(method="tokenswift", heads="given"),
+    "auto": DraftingSettings(partial_cache=1024, heads="given"),
 }
-
 
 TURN_TOKENS = 8
 
 
 def take_turns(
-    loaded: LoadedModel, prompt: list[int], count: int, names: list[str]
+    loaded: LoadedModel, heads: DraftHeads | None, prompt: list[int], count: int, names: list[str]
 ) -> dict[str, common.Writing]:
     """Continue ``prompt`` with each method; returns how it went."""
     target = Target(loaded.model, len(prompt) + count + 64)
@@ -46,7 +49,16 @@ def take_turns(
             rows = slice(0, before_root)
             own.cache.write(layer, target.cache.keys(layer)[:, rows], target.cache.values(layer)[:, rows])
         own.cache.length = before_root
-        writings[name] = common.Writing(loaded, prompt, count, SamplingSettings(), METHODS[name], target=own)
+        settings = METHODS[name]
+        writings[name] = common.Writing(
+            loaded,
+            prompt,
+            count,
+            SamplingSettings(),
+            settings,
+            target=own,
+            heads=heads if settings.uses_heads else None,
+        )
     while not all(writing.done for writing in writings.values()):
         for writing in writings.values():
             writing.go_on(TURN_TOKENS)
@@ -60,14 +72,17 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     parser.add_argument("--model", default=DEMO_MODEL)
+    parser.add_argument("--heads", type=Path, default=Path("heads/smollm2-135m"))
     arguments = parser.parse_args()
     loaded = common.load(arguments.model)
     names = arguments.methods.split(";")
+    with_heads = any(METHODS[name].uses_heads for name in names)
+    heads = common.heads_for(loaded, arguments.heads) if with_heads else None
     rows = []
     for book in map(Path, arguments.books.split(",")):
         for prefix in map(int, arguments.prefixes.split(",")):
             prompt = common.book_tokens(loaded.tokenizer, book, prefix)
-            texts = take_turns(loaded, prompt, arguments.tokens, names)
+            texts = take_turns(loaded, heads, prompt, arguments.tokens, names)
             if len({tuple(text.tokens) for text in texts.values()}) != 1:
                 raise SystemExit(f"{book.name} {prefix}: the methods wrote different texts")
             plain = texts[names[0]].statistics.tokens_per_second or 0.0

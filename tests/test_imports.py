@@ -22,13 +22,31 @@ MODULES = {
 HEAVY = frozenset({"torch", "transformers", "safetensors", "accelerate", "gguf", "huggingface_hub"})
 
 # cli -> commands -> runner -> engine -> models: a layer may import itself and what stands after it.
-LAYERS = ("cli", "commands", "runner", "engine", "models")
+# Training stands beside the runner: commands -> training -> engine, models.
+LAYERS = ("cli", "commands", "runner", "training", "engine", "models")
 # Vocabulary that any layer may use; it imports nothing but itself.
 SHARED = frozenset({"errors", "events", "config", "engine.settings", "cache_dir"})
 # The display reads events only.
 DISPLAY_MAY_IMPORT = frozenset({"display", "errors", "events", "config"})
 # What the lowest layers use of the top level: every other module there counts as the runner.
 BELOW_MAY_IMPORT = {
+    "training": frozenset(
+        {
+            "errors",
+            "config",
+            "engine.settings",
+            "coerce",
+            "config_keys",
+            "config_rules",
+            "flags",
+            "options",
+            "yaml_config",
+            "durable",
+            "disk_errors",
+            "lock",
+            "signals",
+        }
+    ),
     "engine": frozenset({"errors", "engine.settings"}),
     "models": frozenset({"errors", "config", "cache_dir"}),
 }
@@ -57,6 +75,8 @@ def may_import(module: str, name: str) -> bool:
         return True
     if below == "display":
         return layer in ("cli", "commands")
+    if below == "training":
+        return layer in ("cli", "commands", "training")
     return LAYERS.index(below) >= LAYERS.index(layer)
 
 
@@ -117,13 +137,27 @@ def test_imports_point_one_way(module: str) -> None:
         ("commands.session", "display.choose", True),
         ("commands.session", "cli", False),
         ("cli", "commands.generate", True),
+        ("cli", "training.flags", True),
+        ("commands.train_heads", "training.pipeline", True),
+        ("training.pipeline", "commands.train_heads", False),
+        ("training.pipeline", "runner", False),
+        ("training.pipeline", "session", False),
+        ("training.pipeline", "display.plain", False),
+        ("training.pipeline", "signals", True),
+        ("training.pipeline", "models.loading", True),
+        ("training.evaluate", "engine.sampling", True),
+        ("runner", "training.pipeline", False),
+        ("engine.engine", "training.loss", False),
+        ("models.heads", "training.loss", False),
     ],
 )
 def test_the_rule_tells_upward_imports(module: str, name: str, allowed: bool) -> None:
     assert may_import(f"tokenswift_cli.{module}", f"tokenswift_cli.{name}") is allowed
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if layer_of(name) not in ("engine", "models")])
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if layer_of(name) not in ("training", "engine", "models")]
+)
 def test_heavy_libraries_are_imported_only_below_the_runner(module: str) -> None:
     heavy = {name for name in imports_of(module, at_import=True) if name.split(".")[0] in HEAVY}
     assert not heavy, f"{module} imports {', '.join(heavy)} on import"
@@ -131,8 +165,10 @@ def test_heavy_libraries_are_imported_only_below_the_runner(module: str) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["generate", "--help"], ["resume", "--help"], [],
-     ["generate", "--prompt", "/no/such/file"], ["resume", "/no/such/run"]],
+    [["--help"], ["--version"], ["generate", "--help"], ["resume", "--help"], ["train-heads", "--help"], [],
+     ["generate", "--prompt", "/no/such/file"], ["resume", "/no/such/run"],
+     ["train-heads", "--data", "/no/such/file", "-o", "/no/such/heads"],
+     ["train-heads", "--self-distill", "--prompts", "/no/such/file", "-o", "/no/such/heads"]],
 )  # fmt: skip
 def test_the_shell_answers_without_heavy_imports(arguments: list[str]) -> None:
     """Case 25: ``--version`` took 20 s elsewhere. Errors of usage must come at once too."""
@@ -148,9 +184,11 @@ def test_the_shell_answers_without_heavy_imports(arguments: list[str]) -> None:
     assert done.returncode == (2 if any("/no/such" in word for word in arguments) else 0), done.stderr
 
 
-def test_help_and_version_do_not_read_yaml_either() -> None:
+@pytest.mark.parametrize("command", ["generate", "train-heads"])
+def test_help_and_version_do_not_read_yaml_either(command: str) -> None:
     script = (
-        "import sys, tokenswift_cli.cli as cli; cli.run(['generate', '-h']); sys.exit('yaml' in sys.modules)"
+        f"import sys, tokenswift_cli.cli as cli; cli.run(['{command}', '-h']); "
+        "sys.exit('yaml' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert done.returncode == 0

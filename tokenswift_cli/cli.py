@@ -21,6 +21,7 @@ from tokenswift_cli import __version__
 from tokenswift_cli.errors import TokenSwiftError, UsageError
 from tokenswift_cli.flags import DISPLAY, FLAGS, RESUME_FLAGS, RUN, Flag, given_values
 from tokenswift_cli.openmp import share_cores
+from tokenswift_cli.training.flags import DATA, TRAINING_FLAGS, given_training_values
 
 PROGRAM: Final = "tokenswift"
 
@@ -197,6 +198,98 @@ def resume(
         from tokenswift_cli.commands.resume import run_resume
 
         return run_resume(given_values(parameters), run_dir, verbosity=verbosity, json_summary=json)
+
+
+def _directory(*names: str, panel: str, help: str, metavar: str = "DIR") -> Any:
+    return typer.Option(*names, metavar=metavar, rich_help_panel=panel, show_default=False, help=help)
+
+
+_Silent = Annotated[bool, _switch("-q", "--quiet", panel=DISPLAY, help="No progress, messages and table.")]
+_HeadsOutput = Annotated[
+    Path | None, _directory("-o", "--output", panel=RUN, help="The heads directory to write.")
+]
+_WorkDirectory = Annotated[
+    Path | None,
+    _directory(
+        "--work-dir", panel=RUN, help="Where text, checkpoints and log are kept (default OUTPUT.training)."
+    ),
+]
+_Published = Annotated[
+    Path | None,
+    _directory(
+        "--convert",
+        metavar="CHECKPOINT_DIR",
+        panel=RUN,
+        help="Take the heads out of a published TokenSwift checkpoint instead of training.",
+    ),
+]
+_SelfDistill = Annotated[
+    bool, _switch("--self-distill", panel=DATA, help="Let the model write training text from prompts.")
+]
+_SelfDistillOnly = Annotated[
+    bool, _switch("--self-distill-only", panel=DATA, help="Write that text, and train nothing.")
+]
+_Resume = Annotated[
+    bool, _switch("--resume", panel=RUN, help="Only go on: refuse where there is no checkpoint.")
+]
+_Restart = Annotated[
+    bool, _switch("--restart", panel=RUN, help="Forget the checkpoints and train anew; text is kept.")
+]
+_Replace = Annotated[
+    bool, _switch("--replace", panel=RUN, help="Put the new heads in the place of older ones.")
+]
+
+
+@app.command(
+    name="train-heads",
+    help="Train drafting heads for a model: small layers that guess its next tokens, to write faster.\n\n"
+    "The model itself stays as it is. It can write its own training text (--self-distill). Text, checkpoints "
+    "and log are kept in OUTPUT.training, and the same command again goes on where it stopped.",
+    epilog="""Examples:
+
+  tokenswift train-heads -m ./my-model --data book.txt -o heads/my-model
+
+  tokenswift train-heads -c configs/train-heads-demo.yaml --self-distill -o heads/demo
+
+  tokenswift train-heads --self-distill-only --prompts prompts.txt --work-dir text
+
+  tokenswift train-heads --data text/self-distill --variant linear -o heads/linear
+
+  tokenswift train-heads --convert ./published-checkpoint -o heads/published
+""",
+)
+@_with_flags(TRAINING_FLAGS, show_defaults=False)
+def train_heads(
+    *,
+    self_distill: _SelfDistill = False,
+    self_distill_only: _SelfDistillOnly = False,
+    output: _HeadsOutput = None,
+    work_dir: _WorkDirectory = None,
+    config: _Config = None,
+    resume: _Resume = False,
+    restart: _Restart = False,
+    replace: _Replace = False,
+    convert: _Published = None,
+    quiet: _Silent = False,
+    **parameters: object,
+) -> int:
+    """``tokenswift train-heads``."""
+    with _interruptible():
+        from tokenswift_cli.commands.train_heads import TrainHeadsOptions, run_train_heads
+
+        options = TrainHeadsOptions(
+            config=config,
+            output=output,
+            work_dir=work_dir,
+            convert=convert,
+            self_distill=self_distill,
+            self_distill_only=self_distill_only,
+            resume=resume,
+            restart=restart,
+            replace=replace,
+            quiet=quiet,
+        )
+        return run_train_heads(given_training_values(parameters), options)
 
 
 @contextlib.contextmanager

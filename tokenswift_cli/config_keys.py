@@ -1,7 +1,8 @@
-"""The keys of the configuration, read off the dataclasses: "sampling.min_p" and its like.
+"""The keys of a configuration, read off its dataclasses: "sampling.min_p" and its like.
 
-A key's name, kind and default come from ``config.py`` and ``engine/settings.py`` alone; this
-module turns a :class:`Config` into dotted keys and back and finds the key somebody meant.
+A key's name, kind and default come from the dataclasses alone; a :class:`KeyTable` turns a configuration
+into dotted keys and back and finds the key somebody meant. ``KEYS`` and the functions beside it are the
+table of a run's :class:`Config`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 from tokenswift_cli.coerce import CoercionError, Kind, coerce, describe
 from tokenswift_cli.config import Config
-from tokenswift_cli.config_rules import broken_rule, rule_for
+from tokenswift_cli.config_rules import FREE, RULES, Rule, broken_rule
 
 _KINDS: Final[Mapping[object, Kind]] = {
     bool: "bool",
@@ -24,6 +25,8 @@ _KINDS: Final[Mapping[object, Kind]] = {
     tuple[str, ...]: "texts",
     tuple[int, ...]: "ints",
 }
+
+_Config = TypeVar("_Config")
 
 
 @dataclass(frozen=True)
@@ -37,64 +40,87 @@ class Key:
     default: object
 
 
-def _read_keys() -> dict[str, Key]:
-    keys: dict[str, Key] = {}
-    for section, section_type in get_type_hints(Config).items():
-        types = get_type_hints(section_type)
-        defaults = section_type()
-        for field in fields(section_type):
-            path = f"{section}.{field.name}"
-            kind = "count" if rule_for(path).count else _KINDS[types[field.name]]
-            keys[path] = Key(path, section, field.name, kind, getattr(defaults, field.name))
-    return keys
+class KeyTable(Generic[_Config]):
+    """All keys of one kind of configuration.
 
+    Args:
+        config_type: a dataclass of sections, which are dataclasses of values; all have defaults.
+        rules: what values may be, by dotted path.
 
-KEYS: Final[Mapping[str, Key]] = _read_keys()
-SECTIONS: Final = tuple(field.name for field in fields(Config))
-
-
-def read_value(path: str, value: object) -> object:
-    """``value`` coerced to the kind of the key ``path`` and checked against its rule.
-
-    Raises:
-        CoercionError: the end of a sentence that begins with the name of the value.
+    Attributes:
+        keys: by dotted path, in the order of the dataclasses.
+        sections: their names.
     """
-    coerced = coerce(value, KEYS[path].kind)
-    wrong = broken_rule(rule_for(path), coerced)
-    if wrong:
-        raise CoercionError(f"{wrong}, got {describe(value)}")
-    return coerced
+
+    def __init__(self, config_type: type[_Config], rules: Mapping[str, Rule]) -> None:
+        self._config_type = config_type
+        self._section_types: Mapping[str, Any] = get_type_hints(config_type)
+        self._rules = rules
+        self.sections = tuple(self._section_types)
+        self.keys: Mapping[str, Key] = self._read_keys()
+
+    def _read_keys(self) -> dict[str, Key]:
+        keys: dict[str, Key] = {}
+        for section, section_type in self._section_types.items():
+            types = get_type_hints(section_type)
+            defaults = section_type()
+            for field in fields(section_type):
+                path = f"{section}.{field.name}"
+                kind = "count" if self._rules.get(path, FREE).count else _KINDS[types[field.name]]
+                keys[path] = Key(path, section, field.name, kind, getattr(defaults, field.name))
+        return keys
+
+    def names(self, section: str) -> list[str]:
+        """The names of the keys of a section."""
+        return [key.name for key in self.keys.values() if key.section == section]
+
+    def read_value(self, path: str, value: object) -> object:
+        """``value`` coerced to the kind of the key ``path`` and checked against its rule.
+
+        Raises:
+            CoercionError: the end of a sentence that begins with the name of the value.
+        """
+        coerced = coerce(value, self.keys[path].kind)
+        wrong = broken_rule(self._rules.get(path, FREE), coerced)
+        if wrong:
+            raise CoercionError(f"{wrong}, got {describe(value)}")
+        return coerced
+
+    def flatten(self, config: _Config) -> dict[str, object]:
+        """Every key's value in ``config``, by dotted path, in the order of the dataclasses."""
+        return {path: getattr(getattr(config, key.section), key.name) for path, key in self.keys.items()}
+
+    def build(self, values: Mapping[str, object]) -> _Config:
+        """The configuration with ``values`` (coerced, by dotted path) over the defaults."""
+        sections: dict[str, Any] = {}
+        for section in self.sections:
+            keys = ((self.keys[path], value) for path, value in values.items())
+            given = {key.name: value for key, value in keys if key.section == section}
+            sections[section] = self._section_types[section](**given)
+        return self._config_type(**sections)
+
+    def nearest(self, section: str, name: str) -> str | None:
+        """The dotted key that ``section``.``name`` most likely means, or None.
+
+        The same name in another section comes first (``sampling.max_tokens`` is
+        ``generation.max_tokens``), then a similar name in this section, then a similar one anywhere.
+        """
+        wanted = name.replace("-", "_").lower()
+        elsewhere = [key.path for key in self.keys.values() if key.name == wanted]
+        if elsewhere:
+            return elsewhere[0]
+        here = {key.name: key.path for key in self.keys.values() if key.section == section}
+        anywhere = {key.name: key.path for key in self.keys.values()}
+        for names in (here, anywhere):
+            near = get_close_matches(wanted, names, n=1, cutoff=0.6)
+            if near:
+                return names[near[0]]
+        return None
 
 
-def flatten(config: Config) -> dict[str, object]:
-    """Every key's value in ``config``, by dotted path, in the order of the dataclasses."""
-    return {path: getattr(getattr(config, key.section), key.name) for path, key in KEYS.items()}
-
-
-def build_config(values: Mapping[str, object]) -> Config:
-    """The :class:`Config` with ``values`` (coerced, by dotted path) over the defaults."""
-    section_types = get_type_hints(Config)
-    sections: dict[str, Any] = {}
-    for section in SECTIONS:
-        given = {KEYS[path].name: value for path, value in values.items() if KEYS[path].section == section}
-        sections[section] = section_types[section](**given)
-    return Config(**sections)
-
-
-def nearest_key(section: str, name: str) -> str | None:
-    """The dotted key that ``section``.``name`` most likely means, or None.
-
-    The same name in another section comes first (``sampling.max_tokens`` is
-    ``generation.max_tokens``), then a similar name in this section, then a similar one anywhere.
-    """
-    wanted = name.replace("-", "_").lower()
-    elsewhere = [key.path for key in KEYS.values() if key.name == wanted]
-    if elsewhere:
-        return elsewhere[0]
-    here = {key.name: key.path for key in KEYS.values() if key.section == section}
-    anywhere = {key.name: key.path for key in KEYS.values()}
-    for names in (here, anywhere):
-        near = get_close_matches(wanted, names, n=1, cutoff=0.6)
-        if near:
-            return names[near[0]]
-    return None
+TABLE: Final = KeyTable(Config, RULES)
+KEYS: Final = TABLE.keys
+SECTIONS: Final = TABLE.sections
+read_value = TABLE.read_value
+flatten = TABLE.flatten
+build_config = TABLE.build

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from tokenswift_cli.coerce import CoercionError
 from tokenswift_cli.config import Config
-from tokenswift_cli.config_keys import KEYS, SECTIONS, build_config, flatten, nearest_key, read_value
+from tokenswift_cli.config_keys import TABLE, KeyTable
 from tokenswift_cli.errors import ConfigError
 
 _CORE_TAGS: Final = frozenset(
@@ -47,12 +47,13 @@ class _Problem(Exception):
     """One complete error message, to be listed with the others."""
 
 
-def read_yaml(text: str, source: str) -> YamlReading:
+def read_yaml(text: str, source: str, table: KeyTable[Any] = TABLE) -> YamlReading:
     """Read the values of a configuration file.
 
     Args:
         text: the document; a leading byte order mark is ignored.
         source: the file's name as messages should show it.
+        table: the keys it may have; those of a run by default.
     """
     try:
         root = yaml.compose(text.removeprefix("\ufeff"), Loader=yaml.SafeLoader)
@@ -68,30 +69,35 @@ def read_yaml(text: str, source: str) -> YamlReading:
     if root is None or root.tag == _NULL:
         return YamlReading((), ())
     if not isinstance(root, yaml.MappingNode):
-        wanted = ", ".join(SECTIONS)
+        wanted = ", ".join(table.sections)
         return YamlReading((), (f"{source} {_line(root)}: must be a mapping with the sections {wanted}",))
     values: list[YamlValue] = []
     problems: list[str] = []
     for section, node in _entries(root, source, "", problems):
-        if section not in SECTIONS:
-            problems.append(f"{source} {_line(node)}: {_unknown_section(section)}")
+        if section not in table.sections:
+            problems.append(f"{source} {_line(node)}: {_unknown_section(section, table)}")
         elif node.tag == _NULL:
             continue
         elif not isinstance(node, yaml.MappingNode):
             problems.append(f"{source} {_line(node)}: section {section} must be a mapping of keys to values")
         else:
-            _read_section(section, node, source, values, problems)
+            _read_section(section, node, source, table, values, problems)
     return YamlReading(tuple(values), tuple(problems))
 
 
 def _read_section(
-    section: str, node: yaml.MappingNode, source: str, values: list[YamlValue], problems: list[str]
+    section: str,
+    node: yaml.MappingNode,
+    source: str,
+    table: KeyTable[Any],
+    values: list[YamlValue],
+    problems: list[str],
 ) -> None:
     for name, value_node in _entries(node, source, f"{section}.", problems):
         path, origin = f"{section}.{name}", f"{source} {_line(value_node)}"
-        if path not in KEYS:
-            near = nearest_key(section, name)
-            hint = f"; did you mean {near}?" if near else f"; {section} has {', '.join(_names(section))}"
+        if path not in table.keys:
+            near = table.nearest(section, name)
+            hint = f"; did you mean {near}?" if near else f"; {section} has {', '.join(table.names(section))}"
             problems.append(f"{origin}: unknown key {path}{hint}")
             continue
         try:
@@ -140,18 +146,14 @@ def _item(node: yaml.Node, subject: str) -> str:
     return str(node.value)
 
 
-def _unknown_section(section: str) -> str:
-    near = get_close_matches(section, SECTIONS, n=1)
+def _unknown_section(section: str, table: KeyTable[Any]) -> str:
+    near = get_close_matches(section, table.sections, n=1)
     if near:
         return f"unknown section {section}; did you mean {near[0]}?"
-    key = nearest_key("", section)
+    key = table.nearest("", section)
     if key:
         return f"unknown section {section}; did you mean the key {key}?"
-    return f"unknown section {section}; the sections are {', '.join(SECTIONS)}"
-
-
-def _names(section: str) -> list[str]:
-    return [key.name for key in KEYS.values() if key.section == section]
+    return f"unknown section {section}; the sections are {', '.join(table.sections)}"
 
 
 def _line(node: yaml.Node) -> str:
@@ -171,9 +173,9 @@ _Dumper.add_representer(str, _represent_text)
 
 def dump_yaml(config: Config) -> str:
     """``config`` as a YAML document that :func:`load_run_yaml` reads back to an equal value."""
-    document: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
-    for path, value in flatten(config).items():
-        key = KEYS[path]
+    document: dict[str, dict[str, object]] = {section: {} for section in TABLE.sections}
+    for path, value in TABLE.flatten(config).items():
+        key = TABLE.keys[path]
         document[key.section][key.name] = list(value) if isinstance(value, tuple) else value
     # An endless line keeps long texts unfolded, one key to a line.
     return _HEADER + yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31)
@@ -190,9 +192,9 @@ def load_run_yaml(text: str, source: str = "run.yaml") -> Config:
     values: dict[str, object] = {}
     for item in reading.values:
         try:
-            values[item.path] = read_value(item.path, item.value)
+            values[item.path] = TABLE.read_value(item.path, item.value)
         except CoercionError as error:
             problems.append(f"{item.origin}: {item.path} {error}")
     if problems:
         raise ConfigError(problems)
-    return build_config(values)
+    return TABLE.build(values)
