@@ -143,6 +143,7 @@ SPELLED: dict[str, tuple[list[str], str, object]] = {
         ("--penalty", ["--penalty", "1.1"], "sampling.penalty", 1.1),
         ("--penalty-window", ["--penalty-window", "2k"], "sampling.penalty_window", 2000),
         ("--method", ["--method", "lookup"], "drafting.method", "lookup"),
+        ("--heads", ["--heads", "/h"], "drafting.heads", "/h"),
         ("-m", ["-m", "M"], "model.name", "M"),
         ("--model", ["--model", "M"], "model.name", "M"),
         ("--device", ["--device", "cpu"], "model.device", "cpu"),

@@ -102,8 +102,17 @@ def test_epochs_have_different_orders() -> None:
 @settings(deadline=None, max_examples=60)
 @given(count=st.integers(2, 200), share=st.floats(0, 0.6), seed=st.integers(0, 2**63 - 1))
 def test_sequences_are_held_out_whole(count: int, share: float, seed: int) -> None:
-    split = split_sequences(count, share, seed)
+    split = split_sequences([512] * count, share, seed)
     assert sorted((*split.train, *split.held_out)) == list(range(count))
     assert bool(split.held_out) == (share > 0)
     assert abs(len(split.held_out) - count * share) <= 1
-    assert split == split_sequences(count, share, seed)
+    assert split == split_sequences([512] * count, share, seed)
+
+
+def test_long_texts_are_held_out_too():
+    """So that late positions are measured (case 18)."""
+    lengths = [768] * 60 + [4096] * 4
+    for seed in range(20):
+        split = split_sequences(lengths, 0.05, seed)
+        assert sum(lengths[index] == 4096 for index in split.held_out) == 1
+        assert sum(lengths[index] == 768 for index in split.held_out) == 3

@@ -119,8 +119,8 @@ def test_damaged_shards_are_named(tmp_path) -> None:
 
 def test_a_single_sequence_cannot_be_held_out() -> None:
     with pytest.raises(TrainingDataError, match=r"1 sequence, so none can be held out"):
-        split_sequences(1, 0.1, 0)
-    assert split_sequences(1, 0, 0).train == (0,)
+        split_sequences([9], 0.1, 0)
+    assert split_sequences([9], 0, 0).train == (0,)
 
 
 def request(tmp_path: Path, **changes: object) -> TrainingRequest:

@@ -90,7 +90,8 @@ def _run(session: Session) -> Mapping[str, Any] | None:
     states = HiddenStates(session.loaded.model)
     sequences = gather(session, states)
     section = session.config.training
-    split = split_sequences(len(sequences.facts), session.config.data.hold_out, section.seed)
+    lengths = [facts.length for facts in sequences.facts]
+    split = split_sequences(lengths, session.config.data.hold_out, section.seed)
     examples = _examples(session, sequences, split.train)
     if not examples.windows:
         raise TrainingDataError(

@@ -187,20 +187,36 @@ class Split:
     held_out: tuple[int, ...]
 
 
-def split_sequences(count: int, hold_out: float, seed: int) -> Split:
-    """Hold out whole sequences, chosen by ``seed``: the share ``hold_out``, at least one if it is not 0.
+def split_sequences(lengths: Sequence[int], hold_out: float, seed: int) -> Split:
+    """Hold out whole sequences, chosen by ``seed``.
+
+    Args:
+        lengths: of the sequences, in tokens.
+        hold_out: share of them; at least one if it is not 0. Long and short ones are held out alike, so that
+            late positions are measured too: at least one of each class of length that has several.
+        seed: decides which.
 
     Raises:
         TrainingDataError: nothing would be left to learn from.
     """
+    count = len(lengths)
     wanted = 0 if hold_out == 0 else max(1, round(count * hold_out))
     if wanted >= count:
         raise TrainingDataError(
             f"The training text has {count} sequence{'s' if count != 1 else ''}, so none can be held out for "
             "measuring. Give more text, shorter sequences (data.sequence_tokens), or data.hold_out: 0."
         )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    return Split(tuple(sorted(order[wanted:])), tuple(sorted(order[:wanted])))
+    if not wanted:
+        return Split(tuple(range(count)), ())
+    classes: dict[int, list[int]] = {}
+    for index in torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist():
+        classes.setdefault((lengths[index] - 1).bit_length(), []).append(index)
+    held_out: list[int] = []
+    for members in classes.values():
+        if len(members) > 1 or len(classes) == 1:
+            held_out += members[: max(1, round(len(members) * hold_out))]
+    train = sorted(set(range(count)).difference(held_out))
+    return Split(tuple(train), tuple(sorted(held_out)))
 
 
 def sequences_digest(sequences: Sequences) -> str:
