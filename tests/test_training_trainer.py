@@ -181,3 +181,23 @@ def test_the_rate_rises_then_falls_and_is_never_zero_or_too_high(
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert max(rates) == highest
+
+
+@pytest.mark.parametrize("variant", ["linear", "conditioned"])
+def test_learning_does_not_depend_on_the_size_of_the_hidden_states(tmp_path, model, variant: str) -> None:
+    """States of a real model can have a root mean square of 40, which weights would need long to reach."""
+    from tokenswift_cli.training.trainer import state_scale
+
+    small = lesson(tmp_path / "small", model, variant)
+    small.learn()
+    large = lesson(tmp_path / "large", model, variant, state_scale=64.0, hidden_factor=64.0)
+    large.learn()
+    state = torch.randn(5, 64)
+    assert state_scale(64 * torch.ones(3, 64)) == 64 and state_scale(torch.zeros(2, 4)) == 1
+    large.heads.rescale(64.0)
+    embedding = torch.randn(5, 64) if variant == "conditioned" else None
+    for head in range(3):
+        before, normed = small.heads.step(head, state, embedding)
+        after, normed_large = large.heads.step(head, 64 * state, embedding)
+        torch.testing.assert_close(after, 64 * before, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(normed_large, normed, rtol=1e-2, atol=1e-2)

@@ -71,7 +71,16 @@ class Lesson:
     """One training in ``directory``; a second one with the same directory goes on."""
 
     def __init__(
-        self, directory, model, texts, variant="linear", vocabulary: Tensor | None = None, heads=3, **changes
+        self,
+        directory,
+        model,
+        texts,
+        variant="linear",
+        vocabulary: Tensor | None = None,
+        heads=3,
+        state_scale: float = 1.0,
+        hidden_factor: float = 1.0,
+        **changes,
     ):
         settings = {"learning_rate": 1e-2, "batch_windows": 4, "labels": "tokens", "log_every": 5} | changes
         self.section = TrainingSection(**settings)
@@ -91,6 +100,8 @@ class Lesson:
             gradient_accumulation=self.section.gradient_accumulation,
             seed=self.section.seed,
         )
+        read = self.examples.hidden
+        self.examples.hidden = lambda batch: hidden_factor * read(batch)
         self.steps = self.section.steps or self.examples.steps_of(self.section.epochs)
         self.trainer = Trainer(
             self.heads,
@@ -101,6 +112,7 @@ class Lesson:
             self.steps,
             Checkpoints(directory / "checkpoints"),
             {"training.learning_rate": self.section.learning_rate},
+            state_scale=state_scale,
         )
 
     def text_sequences(self, texts):

@@ -137,6 +137,15 @@ class DraftHeads(nn.Module):
         """The type the heads compute in."""
         return cast(Head, self.heads[0]).linear.weight.dtype
 
+    @torch.no_grad()
+    def rescale(self, scale: float) -> None:
+        """Make heads for states of size one into the same heads for states ``scale`` times as large.
+
+        All that a head reads is normed, so only what it adds to the state has to grow.
+        """
+        for head in self.heads:
+            cast(Head, head).linear.weight.mul_(scale)
+
     def step(self, index: int, state: Tensor, token_embedding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run one head.
 

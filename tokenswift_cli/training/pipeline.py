@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from tokenswift_cli.disk_errors import telling
 from tokenswift_cli.durable import make_directory
@@ -29,10 +30,12 @@ from tokenswift_cli.training.request import CHECKPOINTS, WORK_AGAIN, Materials, 
 from tokenswift_cli.training.rules import TRAINING_TABLE
 from tokenswift_cli.training.sequences import Sequences, Split, sequences_digest, split_sequences
 from tokenswift_cli.training.session import Interrupted, Session
-from tokenswift_cli.training.trainer import HeldOut, Trainer
+from tokenswift_cli.training.trainer import HeldOut, Trainer, state_scale
 from tokenswift_cli.training.written_text import write_training_text
 
 _DECIDING: Final = ("heads.", "training.", "data.hold_out", "data.cache_hidden")
+# Windows whose hidden states tell their size.
+_SCALE_WINDOWS: Final = 8
 # They change what is shown and kept on the way, or stand in the facts in another form.
 _NOT_DECIDING: Final = (
     "heads.dtype",
@@ -111,8 +114,10 @@ def _run(session: Session) -> Mapping[str, Any] | None:
     checkpoints = Checkpoints(session.request.work / CHECKPOINTS)
     if session.request.restart:
         checkpoints.clear()
-    trainer = Trainer(heads, output, states, examples, section, steps, checkpoints, facts, held_out)
+    scale = state_scale(_first_states(examples))
+    trainer = Trainer(heads, output, states, examples, section, steps, checkpoints, facts, held_out, scale)
     _train(session, trainer, sequences, split, steps)
+    heads.rescale(scale)
     acceptance = measure_acceptance(session, heads, output, sequences, split.held_out)
     training = training_record(session, trainer, heads, sequences, split, acceptance)
     save_finished(session, heads, training, facts)
@@ -130,6 +135,11 @@ def _examples(session: Session, sequences: Sequences, chosen: Sequence[int]) -> 
         gradient_accumulation=section.gradient_accumulation,
         seed=section.seed,
     )
+
+
+def _first_states(examples: Examples) -> Tensor:
+    """Hidden states [M, d] of the first batch of windows."""
+    return examples.hidden(next(iter(examples.batches(examples.windows[:_SCALE_WINDOWS]))))
 
 
 def _held_out(session: Session, sequences: Sequences, split: Split) -> HeldOut:

@@ -50,6 +50,8 @@ class Trainer:
         checkpoints: where the training goes on and is kept.
         facts: JSON-able, by dotted name: all that decides the result. A checkpoint with others is refused.
         held_out: measured at each checkpoint; None measures nothing.
+        state_scale: the heads learn on states divided by this, see :func:`state_scale`; it is to be given to
+            :meth:`DraftHeads.rescale` afterwards.
 
     Attributes:
         step: optimizer steps done.
@@ -69,6 +71,7 @@ class Trainer:
         checkpoints: Checkpoints,
         facts: Mapping[str, object],
         held_out: HeldOut | None = None,
+        state_scale: float = 1.0,
     ) -> None:
         self.step = 0
         self.trained: Measures | None = None
@@ -76,8 +79,9 @@ class Trainer:
         self._heads, self._states, self._examples = heads, states, examples
         self._layer, self._embed = Output(output.weight, output.bias), output.embed
         self._section, self._steps = section, steps
-        self._checkpoints, self._facts, self._held_out = checkpoints, dict(facts), held_out
-        self._device = output.weight.device
+        self._checkpoints, self._held_out = checkpoints, held_out
+        self._facts = {**facts, "the scale of the hidden states": state_scale}
+        self._device, self._state_scale = output.weight.device, state_scale
         vocabulary = torch.arange(states.model.config.get_text_config().vocab_size)
         if output.token_ids is not None:
             rows = torch.full_like(vocabulary, -1)
@@ -209,7 +213,7 @@ class Trainer:
         hidden = self._examples.hidden(batch)
         if self._section.labels == "target":
             labels = Labels(labels.tokens, labels.valid, self._states.normed(hidden))
-        state = hidden.to(self._device, torch.float32)
+        state = hidden.to(self._device, torch.float32) / self._state_scale
         following = batch.following.to(self._device)
         conditioned = self._heads.shape.variant == "conditioned"
         outputs = []
@@ -262,6 +266,21 @@ class Trainer:
             f"Training stopped in step {self.step + 1}, as the {what} was {value}. {kept}. "
             "Train with a lower training.learning_rate and --restart."
         )
+
+
+def state_scale(hidden: Tensor) -> float:
+    """The size of hidden states, as a power of two.
+
+    Each head adds to the state before it, and the sum is normed, so only sizes relative to the state matter:
+    on states of size one a step of the optimizer changes as much whatever the model is. (Those of a 135M
+    Llama have a root mean square of 40; unscaled, the heads' weights would need thousands of steps to grow.)
+    A power of two, so that dividing and multiplying by it is exact.
+
+    Args:
+        hidden: [M, d].
+    """
+    size = float(hidden.float().square().mean(dim=-1).sqrt().median())
+    return 2.0 ** round(math.log2(size)) if size > 0 and math.isfinite(size) else 1.0
 
 
 def _measures(data: Any) -> Measures | None:
