@@ -61,7 +61,7 @@ demo: demo-model ## write a long text with the demo model
 	$(BIN)/tokenswift generate -c configs/demo.yaml
 
 test: demo-model ## run all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
 bench: demo-model ## the tables of docs/benchmarks.md: make bench BOOKS=a.txt,b.txt
 	@test -n '$(BOOKS)' || { echo 'error: name long text files: make bench BOOKS=a.txt,b.txt' >&2; exit 1; }

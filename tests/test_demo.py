@@ -18,11 +18,13 @@ from tokenswift_cli.engine.engine import Engine
 from tokenswift_cli.engine.planner import FixedPlanner
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.models import attention
+from tokenswift_cli.models.heads_directory import load_heads
 from tokenswift_cli.models.target import Target
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
 
 PROMPT = Path(__file__).parent.parent / "prompts" / "chronicle.txt"
+SHIPPED_HEADS = PROMPT.parent.parent / "heads" / "smollm2-135m"
 SAMPLING = SamplingSettings(seed=4)
 TOKENS = 512
 
@@ -104,6 +106,21 @@ def test_self_draft_is_mostly_accepted_at_three_thousand_tokens(demo_model):
         drafted += sum(step.drafted for step in steps)
     assert texts[0] == texts[1]
     assert drafted > 40 and accepted / drafted >= 0.80
+
+
+@pytest.mark.parametrize("method", ["heads", "tokenswift"])
+def test_the_shipped_heads_write_the_plain_text(demo_model, prompt_ids, plain_tokens, method):
+    """They belong to the demo model, are accepted now and then, and change nothing."""
+    config = demo_model.model.config
+    heads = load_heads(SHIPPED_HEADS, demo_model.identity, config.hidden_size, config.vocab_size)
+    drafting = DraftingSettings(method=method, heads="given", ngram_candidates=4)
+    planner = FixedPlanner(6) if method == "heads" else None
+    target = Target(demo_model.model, len(prompt_ids) + TOKENS)
+    engine = Engine(target, SAMPLING, drafting, heads=heads, planner=planner)
+    list(engine.prefill(prompt_ids, len(prompt_ids)))
+    steps = list(engine.steps(96))
+    assert [token for step in steps for token in step.tokens] == plain_tokens[:96]
+    assert sum(step.shares.get("heads", (0, 0))[1] for step in steps) > 3
 
 
 def test_killed_and_resumed_run_is_the_plain_text(plain_tokens, tmp_path):
