@@ -23,7 +23,7 @@ HEAVY = frozenset({"torch", "transformers", "safetensors", "accelerate", "gguf",
 
 # cli -> commands -> runner -> engine -> models: a layer may import itself and what stands after it.
 # Training stands beside the runner: commands -> training -> engine, models.
-LAYERS = ("cli", "commands", "runner", "training", "engine", "models")
+LAYERS = ("cli", "commands", "runner", "training", "engine", "models", "native")
 # Vocabulary that any layer may use; it imports nothing but itself.
 SHARED = frozenset({"errors", "events", "config", "engine.settings", "cache_dir"})
 # The display reads events only.
@@ -48,7 +48,8 @@ BELOW_MAY_IMPORT = {
         }
     ),
     "engine": frozenset({"errors", "engine.settings"}),
-    "models": frozenset({"errors", "config", "cache_dir"}),
+    "models": frozenset({"errors", "config", "cache_dir", "durable"}),
+    "native": frozenset({"cache_dir"}),
 }
 
 

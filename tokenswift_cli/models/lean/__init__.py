@@ -1,0 +1,1 @@
+"""A decoder with few operators for models of the Llama family, and its linear layers."""

@@ -1,0 +1,1 @@
+"""Native kernels, compiled on first use for the machine at hand; without them everything runs on torch."""
