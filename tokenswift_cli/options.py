@@ -20,7 +20,7 @@ from tokenswift_cli.config_rules import CROSS_RULES
 from tokenswift_cli.engine.settings import NO_HEADS
 from tokenswift_cli.errors import ConfigError
 from tokenswift_cli.flags import flag_name
-from tokenswift_cli.yaml_config import read_yaml
+from tokenswift_cli.yaml_config import read_yaml_file
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "TOKENSWIFT_MODEL": "model.name",
@@ -205,18 +205,7 @@ def _environment_notices(environ: Mapping[str, str]) -> list[str]:
 
 
 def _yaml_layer(path: Path, problems: list[str]) -> list[_Given]:
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        problems.append(f"{path}: not UTF-8 text (byte {error.start}); save the configuration as UTF-8")
-        return []
-    except FileNotFoundError:
-        problems.append(f"--config: {path} does not exist; give the path of a YAML file")
-        return []
-    except OSError as error:
-        problems.append(f"--config: {path} cannot be read: {error.strerror or error}")
-        return []
-    reading = read_yaml(text, str(path))
+    reading = read_yaml_file(path)
     problems.extend(reading.problems)
     return [
         _Given(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -83,6 +84,21 @@ def read_yaml(text: str, source: str, table: KeyTable[Any] = TABLE) -> YamlReadi
         else:
             _read_section(section, node, source, table, values, problems)
     return YamlReading(tuple(values), tuple(problems))
+
+
+def read_yaml_file(path: Path, table: KeyTable[Any] = TABLE) -> YamlReading:
+    """As :func:`read_yaml`, of a file; that it cannot be read is a problem like any other."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"{path}: not UTF-8 text (byte {error.start}); save the configuration as UTF-8"
+    except FileNotFoundError:
+        problem = f"--config: {path} does not exist; give the path of a YAML file"
+    except OSError as error:
+        problem = f"--config: {path} cannot be read: {error.strerror or error}"
+    else:
+        return read_yaml(text, str(path), table)
+    return YamlReading((), (problem,))
 
 
 def _read_section(

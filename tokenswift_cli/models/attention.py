@@ -12,7 +12,7 @@ so keys and values are never repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ _MANY_ROWS = 128
 _MAX_SCORES = 1 << 25
 
 # Keywords that model code hands on and that do not change the attention computed here.
-HARMLESS_KEYWORDS = frozenset(
+_HARMLESS_KEYWORDS = frozenset(
     {
         "cache",
         "cache_position",
@@ -116,6 +116,20 @@ def attending(step: AttentionStep) -> Iterator[None]:
         _current.reset(token)
 
 
+def refuse_unknown_keywords(module: nn.Module, keywords: Mapping[str, object]) -> None:
+    """Refuse what a layer asks of its attention beyond what is computed here.
+
+    Raises:
+        UnsupportedModelError: a keyword is given that may change the result.
+    """
+    for name, given in keywords.items():
+        if given is not None and given is not False and name not in _HARMLESS_KEYWORDS:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} asks for attention with {name!r}, which is not supported exactly. "
+                "Use another model."
+            )
+
+
 def cached_attention(
     module: nn.Module,
     query: Tensor,
@@ -149,12 +163,7 @@ def cached_attention(
     step = _current.get()
     if step is None:
         raise RuntimeError("the tokenswift attention needs an AttentionStep; use Target, or set another one")
-    for name, given in keywords.items():
-        if given is not None and given is not False and name not in HARMLESS_KEYWORDS:
-            raise UnsupportedModelError(
-                f"{type(module).__name__} asks for attention with {name!r}, which is not supported exactly. "
-                "Use another model."
-            )
+    refuse_unknown_keywords(module, keywords)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     cache, start = step.cache, step.cache.length
     cache.write(layer, key[0], value[0])

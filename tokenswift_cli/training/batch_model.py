@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 
 from tokenswift_cli.errors import UnsupportedModelError
-from tokenswift_cli.models.attention import HARMLESS_KEYWORDS
+from tokenswift_cli.models.attention import refuse_unknown_keywords
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
 
@@ -81,12 +81,7 @@ def lanes_attention(
     lanes = _current.get()
     if lanes is None:
         raise RuntimeError("the lanes' attention is used by BatchModel only")
-    for name, given in keywords.items():
-        if given is not None and given is not False and name not in HARMLESS_KEYWORDS:
-            raise UnsupportedModelError(
-                f"{type(module).__name__} asks for attention with {name!r}, which is not supported exactly. "
-                "Use another model."
-            )
+    refuse_unknown_keywords(module, keywords)
     keys, values = lanes.append(int(module.layer_idx), key, value)  # type: ignore[arg-type]
     if sliding_window is not None:
         lanes.windows.add(sliding_window)

@@ -17,7 +17,7 @@ from tokenswift_cli.options import ENVIRONMENT
 from tokenswift_cli.training.flags import training_flag_name
 from tokenswift_cli.training.rules import TRAINING_CROSS_RULES, TRAINING_TABLE
 from tokenswift_cli.training.settings import TrainingConfig
-from tokenswift_cli.yaml_config import read_yaml
+from tokenswift_cli.yaml_config import read_yaml_file
 
 # File names in a configuration are relative to its folder, those on the command line to the current one.
 _FILES: Final = ("data.paths", "self_distill.prompts")
@@ -99,18 +99,7 @@ def _environment_layer(environ: Mapping[str, str]) -> list[_Given]:
 
 
 def _yaml_layer(path: Path, problems: list[str]) -> list[_Given]:
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        problems.append(f"{path}: not UTF-8 text (byte {error.start}); save the configuration as UTF-8")
-        return []
-    except FileNotFoundError:
-        problems.append(f"--config: {path} does not exist; give the path of a YAML file")
-        return []
-    except OSError as error:
-        problems.append(f"--config: {path} cannot be read: {error.strerror or error}")
-        return []
-    reading = read_yaml(text, str(path), TRAINING_TABLE)
+    reading = read_yaml_file(path, TRAINING_TABLE)
     problems.extend(reading.problems)
     return [
         _Given(item.path, _located(item.path, item.value, path.parent), f"{item.origin}: {item.path}")
