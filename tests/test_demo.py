@@ -18,13 +18,11 @@ from tokenswift_cli.engine.engine import Engine
 from tokenswift_cli.engine.planner import FixedPlanner
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.models import attention
-from tokenswift_cli.models.heads_directory import load_heads
 from tokenswift_cli.models.target import Target
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
 
 PROMPT = Path(__file__).parent.parent / "prompts" / "chronicle.txt"
-SHIPPED_HEADS = PROMPT.parent.parent / "heads" / "smollm2-135m"
 SAMPLING = SamplingSettings(seed=4)
 TOKENS = 512
 
@@ -108,21 +106,6 @@ def test_self_draft_is_mostly_accepted_at_three_thousand_tokens(demo_model):
     assert drafted > 40 and accepted / drafted >= 0.80
 
 
-@pytest.mark.parametrize("method", ["heads", "tokenswift"])
-def test_the_shipped_heads_write_the_plain_text(demo_model, prompt_ids, plain_tokens, method):
-    """They belong to the demo model, are accepted now and then, and change nothing."""
-    config = demo_model.model.config
-    heads = load_heads(SHIPPED_HEADS, demo_model.identity, config.hidden_size, config.vocab_size)
-    drafting = DraftingSettings(method=method, heads="given", ngram_candidates=4)
-    planner = FixedPlanner(6) if method == "heads" else None
-    target = Target(demo_model.model, len(prompt_ids) + TOKENS)
-    engine = Engine(target, SAMPLING, drafting, heads=heads, planner=planner)
-    list(engine.prefill(prompt_ids, len(prompt_ids)))
-    steps = list(engine.steps(96))
-    assert [token for step in steps for token in step.tokens] == plain_tokens[:96]
-    assert sum(step.shares.get("heads", (0, 0))[1] for step in steps) > 3
-
-
 def test_killed_and_resumed_run_is_the_plain_text(plain_tokens, tmp_path):
     """Cases 19 and 20 on the real model: kill -9 twice, other chunk sizes, another method each time."""
     run_dir = tmp_path / "run"
@@ -146,23 +129,3 @@ def test_killed_and_resumed_run_is_the_plain_text(plain_tokens, tmp_path):
     assert 0 < before < TOKENS
     subprocess.run(again, check=True, capture_output=True)
     assert np.fromfile(run_dir / "tokens.bin", dtype="<u4").tolist() == plain_tokens
-
-
-def test_peak_memory_is_bounded(tmp_path, demo_model):
-    """Weights + preallocated key-value cache + at most 1 GiB, at 2,048 prompt and 512 new tokens."""
-    prompt = tmp_path / "prompt.txt"
-    prompt.write_text(PROMPT.read_text(encoding="utf-8") * 40, encoding="utf-8")
-    ids = demo_model.tokenizer(prompt.read_text(encoding="utf-8"))["input_ids"][:2048]
-    prompt.write_text(demo_model.tokenizer.decode(ids), encoding="utf-8")
-    command = [
-        sys.executable, "-m", "tokenswift_cli", "generate", "-p", str(prompt), "-n", "512",
-        "-o", str(tmp_path / "run"), "--ignore-eos", "--json",
-    ]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    result = json.loads(done.stdout)
-    weights = sum(p.numel() * p.element_size() for p in demo_model.model.parameters())
-    text = demo_model.model.config
-    per_token = 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * 4
-    cache = per_token * (result["prompt_tokens"] + 512)
-    assert result["prompt_tokens"] > 1900
-    assert result["peak_process_bytes"] < weights + cache + (1 << 30)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -143,3 +145,15 @@ def test_memory_is_in_bytes() -> None:
             block[place] = 1
         assert process_memory_bytes() - now > 32 << 20
     assert peak_process_memory_bytes() >= now + (32 << 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system counts otherwise")
+def test_the_peak_is_this_process_s_own_and_not_its_parent_s():
+    script = (
+        "import subprocess, sys; held = bytearray(b'x') * (300 << 20); "
+        "child = 'from tokenswift_cli.metrics import peak_process_memory_bytes as p; print(p())'; "
+        "done = subprocess.run([sys.executable, '-c', child], capture_output=True, text=True, check=True); "
+        "print(done.stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) < 250 << 20
