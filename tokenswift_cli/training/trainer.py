@@ -272,9 +272,8 @@ def state_scale(hidden: Tensor) -> float:
     """The size of hidden states, as a power of two.
 
     Each head adds to the state before it, and the sum is normed, so only sizes relative to the state matter:
-    on states of size one a step of the optimizer changes as much whatever the model is. (Those of a 135M
-    Llama have a root mean square of 40; unscaled, the heads' weights would need thousands of steps to grow.)
-    A power of two, so that dividing and multiplying by it is exact.
+    on states of size one a step of the optimizer changes as much whatever the model is. A power of
+    two, so that dividing and multiplying by it is exact.
 
     Args:
         hidden: [M, d].
