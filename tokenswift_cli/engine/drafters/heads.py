@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokenswift_cli.engine.drafters.gap import NO_RUNNER_UP, OWN_NOISE, gap_class
+from tokenswift_cli.engine.drafters.gap import GAP_CLASSES, NO_RUNNER_UP, OWN_NOISE, gap_class
 from tokenswift_cli.engine.history import TokenHistory
 from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.tree import Draft
@@ -130,6 +130,6 @@ class HeadsDrafter:
             if not math.isfinite(score):
                 break
             gap = score - ranked[rank + 1][1] if rank + 1 < len(ranked) else NO_RUNNER_UP
-            strength = (index * _RANKS + min(rank, _RANKS - 1)) * 8 + gap_class(gap)
+            strength = (index * _RANKS + min(rank, _RANKS - 1)) * GAP_CLASSES + gap_class(gap)
             found.append(_Leaf((*leaf.tokens, token), (*leaf.strengths, strength), state))
         return found
