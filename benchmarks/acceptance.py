@@ -29,7 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
     loaded = common.load(arguments.model, arguments.threads)
     prompt = common.book_tokens(loaded.tokenizer, arguments.book, arguments.prefix_tokens)
-    target = Target(loaded.model, len(prompt) + arguments.tokens + 16)
+    target = Target(loaded.model, len(prompt) + arguments.tokens + 16, gguf=loaded.gguf)
     rows, texts = [], set()
     for size in map(int, arguments.sizes.split(",")):
         row = [str(size)]

@@ -66,7 +66,7 @@ class Writing:
         heads: DraftHeads | None = None,
     ) -> None:
         if target is None:
-            target = Target(loaded.model, len(prompt) + count + drafting.most_nodes + 1)
+            target = Target(loaded.model, len(prompt) + count + drafting.most_nodes + 1, gguf=loaded.gguf)
         target.cache.length = min(target.cache.length, len(prompt) - 1)
         engine = Engine(
             target,

@@ -38,13 +38,13 @@ def take_turns(
     loaded: LoadedModel, heads: DraftHeads | None, prompt: list[int], count: int, names: list[str]
 ) -> dict[str, common.Writing]:
     """Continue ``prompt`` with each method; returns how it went."""
-    target = Target(loaded.model, len(prompt) + count + 64)
+    target = Target(loaded.model, len(prompt) + count + 64, gguf=loaded.gguf)
     before_root = len(prompt) - 1
     for first in range(0, before_root, 512):
         target.read(prompt[first : min(first + 512, before_root)])
     writings = {}
     for name in names:
-        own = Target(loaded.model, len(prompt) + count + 64)
+        own = Target(loaded.model, len(prompt) + count + 64, gguf=loaded.gguf)
         for layer in range(target.cache.layers):
             rows = slice(0, before_root)
             own.cache.write(layer, target.cache.keys(layer)[:, rows], target.cache.values(layer)[:, rows])

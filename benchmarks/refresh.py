@@ -42,7 +42,7 @@ def main() -> None:
     rows = []
     for prefix in map(int, arguments.prefixes.split(",")):
         prompt = common.book_tokens(loaded.tokenizer, arguments.book, prefix + 1)
-        target = Target(loaded.model, prefix + 8)
+        target = Target(loaded.model, prefix + 8, gguf=loaded.gguf)
         for first in range(0, prefix, 512):
             target.read(prompt[first : min(first + 512, prefix)])
         queries: dict[int, torch.Tensor] = {}

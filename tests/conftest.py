@@ -33,6 +33,21 @@ def threads(request: pytest.FixtureRequest) -> None:
     torch.set_num_threads(2 if request.node.get_closest_marker("demo") else 1)
 
 
+@pytest.fixture(params=["native", "lean", "generic", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way to compute a pass; ``torch`` is the generic one without any compiled kernel."""
+    from tokenswift_cli.models import attention, decoder
+    from tokenswift_cli.native.attention import Loaded, load
+
+    name: str = request.param
+    if name == "native" and load().kernel is None:
+        pytest.skip(f"no native kernel: {load().description}")
+    if name == "torch":
+        monkeypatch.setattr(attention, "load", lambda: Loaded(None, "off"))
+    monkeypatch.setenv(decoder.SWITCH, "generic" if name == "torch" else name)
+    return name
+
+
 @pytest.fixture(scope="session")
 def tiny_llama() -> LlamaForCausalLM:
     """The tiny random Llama in float32, shared: do not change its weights."""

@@ -128,7 +128,7 @@ int main(int count, char **words) {
     if (count != 3) return 2;
     generator.seed((unsigned)atoi(words[1]));
     for (int round = 0; round < atoi(words[2]); round++) {
-        int instructions = (int)pick(0, best_instructions());
+        int instructions = (int)pick(0, processor::best_instructions());
         double error = check_one(instructions);
         if (!(error < 2e-5)) {
             printf("round %d, instructions %d: error %g\n", round, instructions, error);

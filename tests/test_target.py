@@ -28,7 +28,7 @@ IDS = torch.randint(256, (1, 2600), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(params=["llama", "mistral"])
-def model(request):
+def model(request, path):
     return tiny_llama() if request.param == "llama" else tiny_mistral(sliding_window=100)
 
 
@@ -103,7 +103,8 @@ def test_soft_capping_is_refused_by_name():
         Target(model, 10)
 
 
-def test_a_model_that_computes_something_else_is_refused(monkeypatch):
+@pytest.mark.parametrize("path", ["lean", "torch"], indirect=True)
+def test_a_model_that_computes_something_else_is_refused(path, monkeypatch):
     """Case 32's net: whatever a family does differently shows in the check of the logits."""
     model = tiny_llama()
     stock = attention._attend

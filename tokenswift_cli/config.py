@@ -12,18 +12,25 @@ from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 
 DEMO_MODEL = "smollm2-135m"
 
-DTYPES = ("auto", "float32", "float16", "bfloat16")
+AUTO_DTYPE = "auto"
+DTYPES = (AUTO_DTYPE, "float32", "float16", "bfloat16")
+KV_DTYPES = (AUTO_DTYPE, "float32", "float16")
 PROGRESS_MODES = ("auto", "rich", "plain", "json", "none")
 LOOP_POLICIES = ("warn", "stop", "ignore")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model, and where it runs."""
+    """Which model, and where it runs.
+
+    ``kv_dtype`` is of the stored keys and values; "auto" leaves them as the model makes them. What is rounded
+    there changes the text, as ``dtype`` does.
+    """
 
     name: str = DEMO_MODEL
     device: str = "auto"
-    dtype: str = "auto"
+    dtype: str = AUTO_DTYPE
+    kv_dtype: str = AUTO_DTYPE
     threads: int = 0
     offline: bool = False
     trust_remote_code: bool = False

@@ -7,7 +7,7 @@ table of a run's :class:`Config`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar, get_type_hints
@@ -46,16 +46,20 @@ class KeyTable(Generic[_Config]):
     Args:
         config_type: a dataclass of sections, which are dataclasses of values; all have defaults.
         rules: what values may be, by dotted path.
+        without: dotted paths of values that are no keys here: they keep their defaults.
 
     Attributes:
         keys: by dotted path, in the order of the dataclasses.
         sections: their names.
     """
 
-    def __init__(self, config_type: type[_Config], rules: Mapping[str, Rule]) -> None:
+    def __init__(
+        self, config_type: type[_Config], rules: Mapping[str, Rule], without: Collection[str] = ()
+    ) -> None:
         self._config_type = config_type
         self._section_types: Mapping[str, Any] = get_type_hints(config_type)
         self._rules = rules
+        self._without = frozenset(without)
         self.sections = tuple(self._section_types)
         self.keys: Mapping[str, Key] = self._read_keys()
 
@@ -66,6 +70,8 @@ class KeyTable(Generic[_Config]):
             defaults = section_type()
             for field in fields(section_type):
                 path = f"{section}.{field.name}"
+                if path in self._without:
+                    continue
                 kind = "count" if self._rules.get(path, FREE).count else _KINDS[types[field.name]]
                 keys[path] = Key(path, section, field.name, kind, getattr(defaults, field.name))
         return keys

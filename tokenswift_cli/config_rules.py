@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from tokenswift_cli.config import DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
+from tokenswift_cli.config import DTYPES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
 from tokenswift_cli.engine.settings import DRAFTERS, METHODS
 
 
@@ -52,6 +52,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "model.name": Rule(filled=True),
     "model.device": Rule(pattern=r"[a-z]+(:\d+)?", example="auto, cpu, cuda, cuda:1 or mps"),
     "model.dtype": Rule(choices=DTYPES),
+    "model.kv_dtype": Rule(choices=KV_DTYPES),
     "model.threads": Rule(low=0, high=4096),
     "prompt.file": Rule(filled=True),
     "prompt.text": Rule(unicode=True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tokenswift_cli.config import DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
+from tokenswift_cli.config import DTYPES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
 from tokenswift_cli.engine.settings import METHODS
 
 PROMPT: Final = "Prompt"
@@ -105,6 +105,9 @@ FLAGS: Final = (
     Flag("model.device", ("--device",), MODEL, "Where the model runs: auto, cpu, cuda, cuda:1, mps.",
          "DEVICE"),
     Flag("model.dtype", ("--dtype",), MODEL, "Number format of the weights.", _words(*DTYPES), resume=False),
+    Flag("model.kv_dtype", ("--kv-dtype",), MODEL,
+         "Number format of the key-value cache; float16 is half the memory, and another text.",
+         _words(*KV_DTYPES)),
     Flag("model.threads", ("--threads",), MODEL, "CPU threads; 0 chooses.", "N"),
     Flag("model.offline", ("--offline",), MODEL, "Never ask the Hub; use what is on this machine."),
     Flag("run.directory", ("-o", "--run-dir"), RUN, "Where the run is kept; by default a new folder.", "DIR",
@@ -116,6 +119,23 @@ FLAGS: Final = (
 )  # fmt: skip
 
 RESUME_FLAGS: Final = tuple(flag for flag in FLAGS if flag.resume)
+
+# What decides text and speed of a measurement: all but length, method, run and display.
+BENCH_FLAGS: Final = tuple(
+    flag
+    for flag in FLAGS
+    if flag.path == "prompt.file"
+    or flag.path == "drafting.heads"
+    or flag.path.startswith(("sampling.", "model."))
+)
+
+# What a run would need: its model, length and place. Nothing is ever downloaded there.
+DOCTOR_FLAGS: Final = tuple(
+    flag
+    for flag in FLAGS
+    if flag.path in ("generation.max_tokens", "run.directory")
+    or (flag.path.startswith("model.") and flag.path != "model.offline")
+)
 
 _NAMES: Final = {flag.path: flag.name for flag in FLAGS}
 

@@ -32,7 +32,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 """The environment variables that set a configuration key."""
 
-OTHER_VARIABLES: Final = ("TOKENSWIFT_CACHE", "TOKENSWIFT_DEBUG")
+OTHER_VARIABLES: Final = ("TOKENSWIFT_CACHE", "TOKENSWIFT_DEBUG", "TOKENSWIFT_NATIVE", "TOKENSWIFT_PATH")
 """Variables of ours that are read elsewhere."""
 
 DEFAULT_ORIGIN: Final = "default"

@@ -27,6 +27,7 @@ class Preflight:
         position_limit: longest text the model is made for, or None if it names none.
         weight_bytes: the loaded model.
         kv_bytes: key-value cache for prompt and all new tokens.
+        kv_dtype: the setting of the type that it stores.
         free_bytes: memory still free on the device, with the model loaded; None if unknown.
         disk_bytes, free_disk_bytes: the run directory and its file system.
     """
@@ -36,6 +37,7 @@ class Preflight:
     position_limit: int | None
     weight_bytes: int
     kv_bytes: int
+    kv_dtype: str
     free_bytes: int | None
     disk_bytes: int
     free_disk_bytes: int
@@ -70,10 +72,11 @@ class Preflight:
             per_token = max(1, self.kv_bytes // max(1, total))
             room = (self.free_bytes - _WORKING_BYTES) // per_token - self.prompt_tokens
             remedy = f"--max-tokens {room} or less" if room > 0 else "a smaller model"
+            shorter = "" if self.kv_dtype == "float16" else ", --kv-dtype float16"
             raise PreflightError(
                 f"The key-value cache for {total} tokens needs {_gib(self.kv_bytes)} and the run "
                 f"{_gib(_WORKING_BYTES)} besides, but only {_gib(self.free_bytes)} are free. Free memory, or "
-                f"use {remedy}, or a 16-bit --dtype."
+                f"use {remedy}{shorter}, or a 16-bit --dtype."
             )
         if self.disk_bytes > self.free_disk_bytes:
             raise PreflightError(

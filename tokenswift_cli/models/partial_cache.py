@@ -18,6 +18,9 @@ from tokenswift_cli.models.kv_cache import KeyValueCache
 _GROWTH_SHARE = 4
 _RECENT_SHARE = 2
 
+# Elements of keys that are converted at once to score them.
+_MAX_CONVERTED = 1 << 20
+
 
 class PartialCache(KeyValueCache):
     """A small cache whose rows were chosen from a full one.
@@ -27,14 +30,15 @@ class PartialCache(KeyValueCache):
     Args:
         budget: most rows; large enough to hold the sinks four times.
         sinks: first tokens of the text, always kept (attention sinks).
+        dtype: of the full cache's rows, so that they are taken over as they are; None likewise.
 
     Attributes:
         budget: see above.
         covered: tokens of the full cache that it stands for; 0 before the first refresh.
     """
 
-    def __init__(self, budget: int, sinks: int) -> None:
-        super().__init__(budget)
+    def __init__(self, budget: int, sinks: int, dtype: torch.dtype | None = None) -> None:
+        super().__init__(budget, dtype)
         self.budget = budget
         self.covered = 0
         self._sinks = sinks
@@ -59,7 +63,7 @@ class PartialCache(KeyValueCache):
         self.length = 0
         for layer, query in queries.items():
             keys, values = full.keys(layer), full.values(layer)
-            score = torch.matmul(keys[:, middle], query[:, :, row].sum(dim=1).unsqueeze(-1)).squeeze(-1)
+            score = _importance(keys[:, middle], query[:, :, row].float().sum(dim=1))
             chosen = score.topk(important, dim=1).indices.sort(dim=1).values + self._sinks
             parts = []
             for rows in (keys, values):
@@ -92,3 +96,19 @@ class PartialCache(KeyValueCache):
     def has_room(self, full: KeyValueCache, rows: int) -> bool:
         """Whether the tokens committed since and ``rows`` drafted ones fit into the budget."""
         return self.length + full.length - self.covered + rows <= self.budget
+
+
+def _importance(keys: Tensor, query: Tensor) -> Tensor:
+    """Dot products in float32, whatever the keys are stored in.
+
+    Args:
+        keys: [KV heads, N, key size].
+        query: float32 [KV heads, key size].
+
+    Returns:
+        float32 [KV heads, N].
+    """
+    heads, count, size = keys.shape
+    rows = count if keys.dtype == torch.float32 else max(1, _MAX_CONVERTED // (heads * size))
+    pieces = (keys[:, first : first + rows].float() for first in range(0, count, rows))
+    return torch.cat([torch.matmul(piece, query.unsqueeze(-1)).squeeze(-1) for piece in pieces], dim=1)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +18,7 @@ from transformers import PreTrainedModel
 
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models import attention
+from tokenswift_cli.models.decoder import Decoder, choose_decoder
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.memory import free_memory
@@ -25,14 +29,32 @@ _CHECK_TOLERANCE = 1e-2
 _CHECK_TOKENS = 12
 
 
+@dataclass(frozen=True)
+class _Adopted:
+    """What is known of a model once it was checked; targets of one model share it."""
+
+    decoder: Decoder | None
+    path: str
+    kv_bytes_per_token: int
+    kv_dtype: torch.dtype
+    windows: frozenset[int]
+
+
+_adopted: WeakKeyDictionary[PreTrainedModel, _Adopted] = WeakKeyDictionary()
+
+
 class Target:
     """One model and the cache of one sequence.
 
     Args:
         model: in eval mode, on its device; its attention implementation is changed.
         capacity: tokens to preallocate the cache for.
+        gguf: the file the model was made from, if it was a .gguf file: its weights need not be unpacked.
+        keep_model: whether the model's own code must still run afterwards, at the cost of memory.
+        kv_dtype: type that keys and values are stored in; None for the one they are made in.
 
     Attributes:
+        path: for people: which way the passes are computed.
         cache: keys and values of the committed tokens.
         kv_bytes_per_token: bytes one token takes in the cache.
         states: [T, d], hidden states before the final norm of the rows of the last :meth:`verify` or
@@ -42,17 +64,35 @@ class Target:
         UnsupportedModelError: the model does not compute the same with our cache as by itself.
     """
 
-    def __init__(self, model: PreTrainedModel, capacity: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        capacity: int,
+        *,
+        gguf: Path | None = None,
+        keep_model: bool = True,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
         self.model = model
         self.device: torch.device = model.device
         self.vocabulary_size: int = model.config.get_text_config().vocab_size
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._windows: set[int] = set()
         self.states: Tensor | None = None
+        self._keeps_states = False
         self._final_norm: nn.Module | None = None
-        checked = self._adopt_attention()
-        self.kv_bytes_per_token: int = checked.bytes_per_token
-        self.cache = KeyValueCache(capacity)
+        self._decoder: Decoder | None = None
+        known = _adopted.get(model)
+        if known is None:
+            _adopted[model] = known = self._adopt(gguf, keep_model)
+        elif known.decoder is None:
+            self.model.set_attn_implementation(attention.NAME)
+        self._decoder = known.decoder
+        self._windows.update(known.windows)
+        self.path = known.path
+        stored = kv_dtype or known.kv_dtype
+        self.kv_bytes_per_token: int = known.kv_bytes_per_token * stored.itemsize // known.kv_dtype.itemsize
+        self.cache = KeyValueCache(capacity, kv_dtype)
 
     def keep_states(self) -> None:
         """Keep the hidden states of each pass from now on, for drafting heads.
@@ -60,8 +100,9 @@ class Target:
         Raises:
             UnsupportedModelError: the model has no final norm that its output layer reads.
         """
-        if self._final_norm is None:
+        if self._decoder is None and self._final_norm is None:
             self._final_norm = final_norm_of(self.model)
+        self._keeps_states = True
 
     @property
     def head_dtype(self) -> torch.dtype:
@@ -70,9 +111,25 @@ class Target:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all parameters and buffers."""
+        """Bytes of all parameters and buffers, packed copies included."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        packed = 0 if self._decoder is None else self._decoder.weight_bytes
+        return packed + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def pass_bytes(self) -> int:
+        """Bytes of weights that a pass of a few rows reads."""
+        if self._decoder is not None:
+            return self._decoder.weight_bytes
+        embeddings = self.model.get_input_embeddings().weight
+        output = getattr(self.model.get_output_embeddings(), "weight", None)
+        tied = output is not None and output.data_ptr() == embeddings.data_ptr()
+        return self.weight_bytes - (0 if tied else embeddings.numel() * embeddings.element_size())
+
+    @property
+    def row_invariant(self) -> bool:
+        """Whether the logits of a row are the same to the bit whatever is computed with it."""
+        return self._decoder is not None and self._decoder.row_invariant
 
     def free_bytes(self) -> int | None:
         """Memory still free where the cache will live; None if the device does not tell."""
@@ -81,7 +138,7 @@ class Target:
     @torch.inference_mode()
     def read(self, token_ids: Sequence[int]) -> None:
         """Append tokens to the cache in plain order, without logits (prefill)."""
-        self._forward(self.cache, token_ids, self.cache.length, logits=1)
+        self._forward(self.cache, token_ids, self.cache.length, logits=0)
         self.cache.length += len(token_ids)
 
     @torch.inference_mode()
@@ -137,9 +194,12 @@ class Target:
         depths: Sequence[int] | None = None,
         visibility: Tensor | None = None,
         queries: dict[int, Tensor] | None = None,
-        logits: int = 0,
+        logits: int | None = None,
     ) -> Tensor:
-        """Logits of the last ``logits`` rows (0 for all) of a pass whose first token has ``position``."""
+        """Logits of the last ``logits`` rows (None for all) of a pass whose first token has ``position``.
+
+        A model's own code may compute more of them.
+        """
         ids = torch.tensor([token_ids], device=self.device)
         if depths is None:
             offsets = torch.arange(len(token_ids), device=self.device)
@@ -147,24 +207,33 @@ class Target:
             offsets = torch.tensor(depths, device=self.device)
         if visibility is not None:
             visibility = visibility.to(self.device)
-        keywords = {"logits_to_keep": logits} if self._takes_logits_to_keep else {}
         step = attention.AttentionStep(cache, visibility, offsets, queries, self._windows)
-        norm = None if logits else self._final_norm
+        if self._decoder is not None:
+            wanted = len(token_ids) if logits is None else logits
+            rows, states = self._decoder.forward(ids[0], offsets + position, step, wanted)
+            if self._keeps_states and wanted:
+                self.states = states
+            return rows
+        # Zero would mean all of them.
+        keywords = (
+            {"logits_to_keep": max(logits, 1)} if logits is not None and self._takes_logits_to_keep else {}
+        )
+        norm = self._final_norm if logits is None else None
         keeping: AbstractContextManager[list[Tensor]] = nullcontext([]) if norm is None else capturing(norm)
-        with attention.attending(step), keeping as states:
+        with attention.attending(step), keeping as captured:
             result = self.model(
                 input_ids=ids, position_ids=(offsets + position)[None], use_cache=False, **keywords
             )
-        if states:
-            self.states = states[-1][0]
-        rows: Tensor = result.logits[0]
-        return rows
+        if captured:
+            self.states = captured[-1][0]
+        computed: Tensor = result.logits[0]
+        return computed
 
     @torch.inference_mode()
-    def _adopt_attention(self) -> KeyValueCache:
-        """Switch to our attention, and see that a few tokens in two pieces and as a tree come out right.
+    def _adopt(self, gguf: Path | None, keep_model: bool) -> _Adopted:
+        """Switch to our attention and the fastest decoder, and see that what they compute is right.
 
-        Returns the cache used for that, whose shapes are the model's.
+        A few tokens are read in two pieces, the second one as a tree.
         """
         name = type(self.model).__name__
         text_config = self.model.config.get_text_config()
@@ -181,6 +250,7 @@ class Target:
                 f"{name} does not use transformers' attention interface, so its cache cannot be driven. "
                 "Use another model."
             )
+        self._decoder, path = choose_decoder(self.model, gguf, keep_model)
         cache = KeyValueCache(count)
         half = count // 2
         self._forward(cache, token_ids[:half], 0)
@@ -200,6 +270,8 @@ class Target:
         if not error <= tolerance:
             raise UnsupportedModelError(
                 f"{name} computes other logits with the engine's attention than by itself (relative "
-                f"difference {float(error):.2g}), so its text would not be exact. Use another model."
+                f"difference {float(error):.2g}, {path}), so its text would not be exact. Use another model."
             )
-        return cache
+        kv_dtype = cache.dtype
+        assert kv_dtype is not None  # rows were written
+        return _Adopted(self._decoder, path, cache.bytes_per_token, kv_dtype, frozenset(self._windows))

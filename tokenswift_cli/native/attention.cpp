@@ -4,9 +4,9 @@
 // differs between instruction sets. Needs no library, not even OpenMP's: the caller hands in its function.
 
 #include "attention_job.h"
+#include "instructions.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -97,6 +97,14 @@ static bool trace_paths(Job &job) {
     return true;
 }
 
+// Find out what the rows see, and lay the workspace out for it. False: some row sees nothing.
+static bool aim_rows(Job &job) {
+    if (!trace_paths(job)) return false;
+    // The parts before the partial results stay where they are.
+    job.layout = lay_out(job.call, job.longest, job.earliest);
+    return true;
+}
+
 static void scale_queries(Job &job) {
     const Call &call = job.call;
     float factor = call.scale * 1.4426950408889634f;  // the kernel takes powers of two
@@ -109,30 +117,6 @@ static void scale_queries(Job &job) {
         }
 }
 
-// 0: portable, 1: AVX2, 2: AVX-512.
-static int find_instructions() {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    unsigned a, b, c, d;
-    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
-    if (avx2 && f16c)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") ? 2 : 1;
-#endif
-    return 0;
-}
-
-// Asked once: in a virtual machine each question takes microseconds.
-static int best_instructions() {
-    static int found = -1;
-    int known = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (known < 0) {
-        known = find_instructions();
-        __atomic_store_n(&found, known, __ATOMIC_RELAXED);
-    }
-    return known;
-}
-
 extern "C" {
 
 #define EXPORT __attribute__((visibility("default")))
@@ -140,7 +124,7 @@ extern "C" {
 // Raised whenever Call or the meaning of a function changes.
 EXPORT int tokenswift_attention_interface() { return 1; }
 
-EXPORT int tokenswift_attention_instructions() { return best_instructions(); }
+EXPORT int tokenswift_attention_instructions() { return processor::best_instructions(); }
 
 // Bytes that tokenswift_attention needs for this call, for any visibility.
 EXPORT int64_t tokenswift_attention_workspace(const Call *call) {
@@ -154,7 +138,7 @@ EXPORT int tokenswift_attention(const Call *call) {
         call->prefix < 0 || call->window < 0 || call->threads < 1)
         return BAD_ARGUMENTS;
     if (tokenswift_attention_workspace(call) > call->workspace_bytes) return WORKSPACE_TOO_SMALL;
-    int best = best_instructions(), instructions = call->instructions < 0 ? best : call->instructions;
+    int best = processor::best_instructions(), instructions = call->instructions < 0 ? best : call->instructions;
     if (instructions > best) return NO_SUCH_INSTRUCTIONS;
 
     Job job;
@@ -164,9 +148,7 @@ EXPORT int tokenswift_attention(const Call *call) {
     job.next = job.entered = 0;
     int64_t earliest = call->window > 0 ? bigger(0, call->prefix - call->window) : 0;
     job.layout = lay_out(*call, call->prefix + call->rows, earliest);
-    if (!trace_paths(job)) return SEES_NOTHING;
-    // Now it is known which segments are seen; the parts before the partial results stay where they are.
-    job.layout = lay_out(*call, job.longest, job.earliest);
+    if (!aim_rows(job)) return SEES_NOTHING;
     scale_queries(job);
     for (int64_t head = 0; head < call->kv_heads; head++) job.remaining()[head] = job.layout.segments;
 

@@ -96,7 +96,10 @@ class NativeAttention:
         instructions: index into ``INSTRUCTIONS``; -1 for the best that the processor has.
 
     Attributes:
+        library: the loaded library, for what else it holds.
+        team: as given.
         instructions: name of the instruction set in use.
+        instructions_index: its index into ``INSTRUCTIONS``.
 
     Raises:
         OSError: the file is not a library for this system.
@@ -116,8 +119,10 @@ class NativeAttention:
             raise BuildError(f"{path} lacks a function ({error})") from error
         self._workspace_bytes.restype = ctypes.c_int64
         best = library.tokenswift_attention_instructions()
-        self._instructions = best if instructions < 0 else instructions
-        self.instructions = INSTRUCTIONS[self._instructions]
+        self.library = library
+        self.team = team
+        self.instructions_index: int = best if instructions < 0 else instructions
+        self.instructions = INSTRUCTIONS[self.instructions_index]
         self._parallel = None if team is None else team.parallel
         self._torch = torch
         # One workspace per calling thread, kept: its pages are then touched once and not for each layer.
@@ -237,7 +242,7 @@ class NativeAttention:
             scale,
             keys.dtype is self._torch.float16,
             1 if self._parallel is None else threads or self._torch.get_num_threads(),
-            self._instructions,
+            self.instructions_index,
         )
         workspace: Tensor | None = getattr(self._kept, "workspace", None)
         if workspace is not None:

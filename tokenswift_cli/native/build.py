@@ -16,7 +16,7 @@ from pathlib import Path
 from tokenswift_cli.cache_dir import cache_directory
 
 SOURCE_DIRECTORY = Path(__file__).resolve().parent
-MAIN_SOURCE = "attention.cpp"
+MAIN_SOURCE = "native.cpp"
 
 # Tried in this order unless CXX names one.
 COMPILERS = ("c++", "g++", "clang++")
@@ -84,7 +84,7 @@ def build(*, anew: bool = False) -> Path:
     """
     compiler = find_compiler()
     directory = cache_directory() / "native"
-    target = directory / f"attention-{_key(compiler)}.so"
+    target = directory / f"kernels-{_key(compiler)}.so"
     try:
         if not anew and target.exists():
             _require_own(target)

@@ -1,9 +1,13 @@
 // Eight float lanes: AVX2, FMA and F16C.
+// Can be included again in the same namespace after lanes_end.h: the macros come back, the functions are there.
 
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define WIDTH 8
 #define TILE_ROWS 3
 #define TRANSPOSED_KEYS 16
+
+#ifndef LANES_AVX2_H
+#define LANES_AVX2_H
 
 typedef __m256 Lanes;
 
@@ -13,6 +17,7 @@ INLINE Lanes all(float x) { return _mm256_set1_ps(x); }
 INLINE Lanes multiply(Lanes a, Lanes b) { return _mm256_mul_ps(a, b); }
 INLINE Lanes add(Lanes a, Lanes b) { return _mm256_add_ps(a, b); }
 INLINE Lanes subtract(Lanes a, Lanes b) { return _mm256_sub_ps(a, b); }
+INLINE Lanes divide(Lanes a, Lanes b) { return _mm256_div_ps(a, b); }
 INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
 
 // A lane of `b` that is not a number stays so.
@@ -81,3 +86,23 @@ INLINE void transpose(const float *from, int64_t stride, float *to) {
         store(target + 3 * BLOCK_KEYS, _mm256_shuffle_ps(c, d, 0xee));
     }
 }
+
+// bfloat16 is the upper half of a float32.
+INLINE Lanes widen_brain(const uint16_t *from) {
+    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+
+INLINE Lanes widen_bytes(const int8_t *from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+}
+
+// Bits 4 * index to 4 * index + 3 of each of WIDTH 32-bit words, index 0 to 7. Reads up to three bytes behind them:
+// a load from a byte further on takes the place of a shift, and loads are what the processor has to spare.
+INLINE Lanes widen_nibbles(const void *from, int index) {
+    __m256i words = _mm256_loadu_si256((const __m256i *)((const char *)from + index / 2));
+    if (index % 2) words = _mm256_srli_epi32(words, 4);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(15)));
+}
+
+#endif

@@ -1,9 +1,13 @@
 // Sixteen float lanes: AVX-512 F and BW.
+// Can be included again in the same namespace after lanes_end.h: the macros come back, the functions are there.
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx2,fma,f16c")))
 #define WIDTH 16
 #define TILE_ROWS 6
 #define TRANSPOSED_KEYS 32
+
+#ifndef LANES_AVX512_H
+#define LANES_AVX512_H
 
 typedef __m512 Lanes;
 
@@ -13,6 +17,7 @@ INLINE Lanes all(float x) { return _mm512_set1_ps(x); }
 INLINE Lanes multiply(Lanes a, Lanes b) { return _mm512_mul_ps(a, b); }
 INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
 INLINE Lanes subtract(Lanes a, Lanes b) { return _mm512_sub_ps(a, b); }
+INLINE Lanes divide(Lanes a, Lanes b) { return _mm512_div_ps(a, b); }
 INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
 
 // A lane of `b` that is not a number stays so.
@@ -78,3 +83,24 @@ INLINE void transpose(const float *from, int64_t stride, float *to) {
         store(target + 3 * BLOCK_KEYS, _mm512_shuffle_ps(c, d, 0xee));
     }
 }
+
+// bfloat16 is the upper half of a float32.
+INLINE Lanes widen_brain(const uint16_t *from) {
+    __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+}
+
+INLINE Lanes widen_bytes(const int8_t *from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
+
+// Bits 4 * index to 4 * index + 3 of each of WIDTH 32-bit words, index 0 to 7. Reads up to three bytes behind them:
+// a load from a byte further on takes the place of a shift, and loads are what the processor has to spare. The
+// permutation looks at the low four bits of a lane only.
+INLINE Lanes widen_nibbles(const void *from, int index) {
+    __m512i words = _mm512_loadu_si512((const char *)from + index / 2);
+    if (index % 2) words = _mm512_srli_epi32(words, 4);
+    return _mm512_permutexvar_ps(words, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+#endif

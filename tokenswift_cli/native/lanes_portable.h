@@ -1,9 +1,13 @@
 // Four float lanes in plain C++: any compiler with GCC's vector types, any processor.
+// Can be included again in the same namespace after lanes_end.h: the macros come back, the functions are there.
 
 #define TARGET
 #define WIDTH 4
 #define TILE_ROWS 4
 #define TRANSPOSED_KEYS 8
+
+#ifndef LANES_PORTABLE_H
+#define LANES_PORTABLE_H
 
 typedef float Lanes __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t Bits __attribute__((vector_size(16)));
@@ -14,6 +18,7 @@ INLINE Lanes all(float x) { return Lanes{x, x, x, x}; }
 INLINE Lanes multiply(Lanes a, Lanes b) { return a * b; }
 INLINE Lanes add(Lanes a, Lanes b) { return a + b; }
 INLINE Lanes subtract(Lanes a, Lanes b) { return a - b; }
+INLINE Lanes divide(Lanes a, Lanes b) { return a / b; }
 
 INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
 #if defined(__FP_FAST_FMAF) || defined(TOKENSWIFT_EXACT_FMA)
@@ -69,3 +74,24 @@ INLINE void transpose(const Stored *from, int64_t stride, float *to) {
         for (int i = 0; i < 8; i++) to[i * BLOCK_KEYS + key] = row[i];
     }
 }
+
+// bfloat16 is the upper half of a float32.
+INLINE Lanes widen_brain(const uint16_t *from) {
+    Bits bits = {(int32_t)((uint32_t)from[0] << 16), (int32_t)((uint32_t)from[1] << 16),
+                 (int32_t)((uint32_t)from[2] << 16), (int32_t)((uint32_t)from[3] << 16)};
+    return (Lanes)bits;
+}
+
+INLINE Lanes widen_bytes(const int8_t *from) {
+    return Lanes{(float)from[0], (float)from[1], (float)from[2], (float)from[3]};
+}
+
+// Bits 4 * index to 4 * index + 3 of each of WIDTH 32-bit words, index 0 to 7.
+INLINE Lanes widen_nibbles(const void *from, int index) {
+    Bits words;
+    memcpy(&words, from, sizeof(words));
+    words = (words >> 4 * index) & 15;
+    return Lanes{(float)words[0], (float)words[1], (float)words[2], (float)words[3]};
+}
+
+#endif

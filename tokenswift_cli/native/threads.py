@@ -23,10 +23,14 @@ class Team:
     Attributes:
         library: the runtime's file name.
         parallel: address of its ``GOMP_parallel``.
+        thread_number, thread_count: addresses of ``omp_get_thread_num`` and ``omp_get_num_threads``: it may
+            give fewer threads than it is asked for.
     """
 
     library: str
     parallel: int
+    thread_number: int
+    thread_count: int
 
 
 def find_team() -> Team | None:
@@ -35,11 +39,13 @@ def find_team() -> Team | None:
         try:
             # Of a library that is loaded already, this is only another reference.
             runtime = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-            address = ctypes.cast(runtime.GOMP_parallel, ctypes.c_void_p).value
+            functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads)
         except (OSError, AttributeError):
             continue
-        if address:
-            return Team(Path(path).name, address)
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+        parallel, thread_number, thread_count = addresses
+        if parallel and thread_number and thread_count:
+            return Team(Path(path).name, parallel, thread_number, thread_count)
     return None
 
 

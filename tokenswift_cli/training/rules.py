@@ -11,13 +11,15 @@ from tokenswift_cli.config_rules import RULES, Rule
 from tokenswift_cli.training.settings import HEAD_DTYPES, HEAD_VARIANTS, LABELS, TrainingConfig
 
 _SHARED: Final = ("model.", "sampling.")
+# Training reads whole texts and keeps no key-value cache.
+_NOT_SHARED: Final = ("model.kv_dtype",)
 _POSITIVE: Final = Rule(low=1)
 _NATURAL: Final = Rule(low=0)
 _TOKENS: Final = Rule(low=1, count=True)
 _SEED: Final = RULES["sampling.seed"]
 
 TRAINING_RULES: Final[Mapping[str, Rule]] = {
-    **{path: rule for path, rule in RULES.items() if path.startswith(_SHARED)},
+    **{path: rule for path, rule in RULES.items() if path.startswith(_SHARED) and path not in _NOT_SHARED},
     "data.paths": Rule(filled=True),
     "data.text_key": Rule(filled=True),
     "data.sequence_tokens": Rule(low=8, count=True),
@@ -53,7 +55,7 @@ TRAINING_RULES: Final[Mapping[str, Rule]] = {
     "evaluation.texts": _POSITIVE,
 }
 
-TRAINING_TABLE: Final = KeyTable(TrainingConfig, TRAINING_RULES)
+TRAINING_TABLE: Final = KeyTable(TrainingConfig, TRAINING_RULES, without=_NOT_SHARED)
 
 
 @dataclass(frozen=True)

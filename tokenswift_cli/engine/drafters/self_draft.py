@@ -16,6 +16,7 @@ from tokenswift_cli.engine.drafters.gap import NO_RUNNER_UP, OWN_NOISE, gap_clas
 from tokenswift_cli.engine.history import TokenHistory
 from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.tree import Draft
+from tokenswift_cli.errors import NonFiniteLogitsError
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.partial_cache import PartialCache
 from tokenswift_cli.models.target import Target
@@ -51,7 +52,7 @@ class SelfDrafter:
 
     def __init__(self, target: Target, budget: int, sinks: int, *, shared_noise: bool) -> None:
         self._target = target
-        self._partial = PartialCache(budget, sinks)
+        self._partial = PartialCache(budget, sinks, target.cache.dtype)
         self._shared_noise = shared_noise
         self._cache: KeyValueCache = target.cache
         self._path: list[DraftedToken] = []
@@ -95,7 +96,11 @@ class SelfDrafter:
         settings = sampler.settings
         seed = settings.seed if self._shared_noise else settings.seed ^ OWN_NOISE
         window = history.window(settings.penalty_window)
-        best = sampler.ranked(logits, window, history.length, 2, seed)
+        try:
+            best = sampler.ranked(logits, window, history.length, 2, seed)
+        except NonFiniteLogitsError:
+            self._cache.require_in_range(self._cache.length)
+            raise
         token, score = best[0]
         runner_up = best[1][0] if len(best) > 1 and math.isfinite(best[1][1]) else None
         strength = gap_class(score - best[1][1] if runner_up is not None else NO_RUNNER_UP)

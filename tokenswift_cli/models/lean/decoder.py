@@ -43,7 +43,9 @@ class LeanDecoder:
     dtype: torch.dtype
     weight_bytes: int
 
-    def __init__(self, model: PreTrainedModel, plan: LinearPlan, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: PreTrainedModel, plan: LinearPlan, dtype: torch.dtype, keep_model: bool
+    ) -> None:
         decoder, config = model.model, model.config
         self.plan = plan
         self.dtype = dtype
@@ -53,7 +55,7 @@ class LeanDecoder:
         self._kv_heads = first.k_proj.out_features // self._size
         self._width: int = decoder.layers[0].mlp.gate_proj.out_features
         self._rotary: nn.Module = decoder.rotary_emb
-        bind = partial(_bind_layer, model, plan, dtype)
+        bind = partial(_bind_layer, model, plan, dtype, keep_model)
         # Packing runs on one core and outside Python's lock, so layers are packed side by side.
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             self._layers = tuple(pool.map(bind, range(config.num_hidden_layers)))
@@ -71,6 +73,17 @@ class LeanDecoder:
             for linear in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
         )
 
+    @property
+    def row_invariant(self) -> bool:
+        """Whether a row comes out the same to the bit whatever it is computed with."""
+        return self.plan.row_invariant and self.dtype == torch.float32
+
+    @property
+    def description(self) -> str:
+        """What it is, in a few words for people."""
+        names = sorted({name for ways in self.plan.ways.values() for _, name in ways})
+        return f"lean (torch; linear layers by {', '.join(names)})"
+
     @classmethod
     @torch.no_grad()
     def of(
@@ -78,18 +91,20 @@ class LeanDecoder:
         model: PreTrainedModel,
         *,
         packed: bool,
+        keep_model: bool = False,
         tolerance: float = TOLERANCE,
         plans: Path | None = None,
     ) -> LeanDecoder | str:
         """Take over the weights of ``model``.
 
-        Afterwards the model computes as before only if its weights could become views of the fused ones;
-        with opaque storage (packed float16, oneDNN's layout) the matrices of its layers are empty, and only
-        its embeddings, norms, biases and output matrix are still there.
+        Unless ``keep_model``, it computes as before only if its weights could become views of the fused
+        ones; with opaque storage (packed float16, oneDNN's layout) the matrices of its layers are empty, and
+        only its embeddings, norms, biases and output matrix are still there.
 
         Args:
             model: in evaluation mode, on its device.
             packed: keep the weights as float16 and compute in float32; for the CPU only.
+            keep_model: whether its own code must still run afterwards, at the cost of memory.
             tolerance: share of decoding time that rows which round alike may cost; ``math.inf`` for any.
             plans: directory of measured plans, in the cache directory by default.
 
@@ -105,9 +120,9 @@ class LeanDecoder:
         shapes = _shapes(model)
         dtype = torch.float32 if packed else weight.dtype
         if weight.device.type != "cpu" or dtype != torch.float32:
-            return cls(model, plain_plan(set(shapes)), dtype)
+            return cls(model, plain_plan(set(shapes)), dtype, keep_model)
         plan = plan_for(shapes, packed, tolerance, plans)
-        return plan if isinstance(plan, str) else cls(model, plan, dtype)
+        return plan if isinstance(plan, str) else cls(model, plan, dtype, keep_model)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, step: AttentionStep, logits_rows: int
@@ -202,9 +217,11 @@ def _attend(
     return output.reshape(-1, rows, output.shape[-1])
 
 
-def _bind_layer(model: PreTrainedModel, plan: LinearPlan, dtype: torch.dtype, index: int) -> Layer:
+def _bind_layer(
+    model: PreTrainedModel, plan: LinearPlan, dtype: torch.dtype, keep_model: bool, index: int
+) -> Layer:
     layer = model.model.layers[index]
-    return bind_layer(index, layer, plan, dtype, window_of(model, layer.self_attn))
+    return bind_layer(index, layer, plan, dtype, window_of(model, layer.self_attn), keep_model)
 
 
 def _shapes(model: PreTrainedModel) -> Counter[Shape]:

@@ -58,11 +58,12 @@ def fused_shape(parts: Sequence[nn.Linear]) -> Shape:
     return Shape(outputs, parts[0].in_features, any(part.bias is not None for part in parts))
 
 
-def fuse(parts: Sequence[nn.Linear], plan: LinearPlan, dtype: torch.dtype) -> Linear:
+def fuse(parts: Sequence[nn.Linear], plan: LinearPlan, dtype: torch.dtype, keep_model: bool) -> Linear:
     """One layer that computes what the parts do, whose weights it takes over.
 
     The parts' weights become views of its storage, so that the model still runs as before, where the
-    storage can be looked at; else they become empty, so that any use of them fails.
+    storage can be looked at; else they stay if ``keep_model``, or become empty, so that any use of them
+    fails.
     """
     weights = [part.weight.detach() for part in parts]
     weight = (weights[0] if len(weights) == 1 else torch.cat(weights)).to(dtype)
@@ -72,6 +73,8 @@ def fuse(parts: Sequence[nn.Linear], plan: LinearPlan, dtype: torch.dtype) -> Li
     for part in parts:
         last = first + part.out_features
         if matrix is None or matrix.dtype != part.weight.dtype:
+            if keep_model:
+                continue
             part.weight = nn.Parameter(part.weight.new_empty(0), requires_grad=False)
         elif matrix.data_ptr() != part.weight.data_ptr() or len(parts) > 1:
             part.weight.data = matrix[first:last]
@@ -79,7 +82,9 @@ def fuse(parts: Sequence[nn.Linear], plan: LinearPlan, dtype: torch.dtype) -> Li
     return linear
 
 
-def bind_layer(index: int, layer: Any, plan: LinearPlan, dtype: torch.dtype, window: int | None) -> Layer:
+def bind_layer(
+    index: int, layer: Any, plan: LinearPlan, dtype: torch.dtype, window: int | None, keep_model: bool
+) -> Layer:
     """``layer`` of a covered model (:mod:`tokenswift_cli.models.lean.family`) as a :class:`Layer`."""
     attention = layer.self_attn
     query_key_value, attention_output, gate_up, down = linear_groups(layer)
@@ -94,12 +99,12 @@ def bind_layer(index: int, layer: Any, plan: LinearPlan, dtype: torch.dtype, win
     return Layer(
         index=index,
         before_attention=layer.input_layernorm.weight.detach().to(dtype),
-        query_key_value=fuse(query_key_value, plan, dtype),
+        query_key_value=fuse(query_key_value, plan, dtype, keep_model),
         head_scale=head_scale,
-        attention_output=fuse(attention_output, plan, dtype),
+        attention_output=fuse(attention_output, plan, dtype, keep_model),
         before_feed_forward=layer.post_attention_layernorm.weight.detach().to(dtype),
-        gate_up=fuse(gate_up, plan, dtype),
-        down=fuse(down, plan, dtype),
+        gate_up=fuse(gate_up, plan, dtype, keep_model),
+        down=fuse(down, plan, dtype, keep_model),
         scaling=float(attention.scaling),
         window=window,
     )
