@@ -135,7 +135,6 @@ def test_a_method_that_writes_another_text_is_reported_loudly(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--prefix-tokens", "500"], "--prefix-tokens 500 + 4 tokens of warm-up + 12 measured tokens = 516"),
         (["--prefix-tokens", "400"], "holds only 236 tokens"),
         (["--peers", "llama.cpp"], "reads .gguf files"),
         (["--methods", "heads"], "give --heads DIR"),

@@ -118,7 +118,8 @@ def test_the_scale_of_a_norm_is_measured() -> None:
     assert norm_epsilon(nn.Identity()) is None
 
 
-def test_it_is_found_while_the_engine_drives_the_attention() -> None:
+@pytest.mark.parametrize("path", ["generic"], indirect=True)
+def test_it_is_found_while_the_engine_drives_the_attention(path: str) -> None:
     model = make_llama()
     target = Target(model, 16)
     implementation = model.config._attn_implementation

@@ -122,9 +122,8 @@ def test_bits_of_a_row_depend_on_nothing_else(library: ctypes.CDLL, kind: Kind) 
     rows = torch.randn(130, made.packed.inputs, generator=torch.Generator().manual_seed(2))
     alone: Tensor | None = None
     for which in instruction_sets(library):
-        if (
-            alone is None or which == FIRST_FUSED
-        ):  # the portable code does not fuse multiplication and addition
+        # The portable code does not fuse multiplication and addition.
+        if alone is None or which == FIRST_FUSED:
             alone = torch.cat([made.packed(row[None], threads=1, instructions=which) for row in rows])
         for count in ROW_COUNTS:
             together = made.packed(rows[-count:], threads=1 + count % 3, instructions=which)

@@ -39,7 +39,9 @@ def test_hash_matches_unsigned_arithmetic():
     expected = [noise._mix((key + (t + 1) * noise._GOLDEN) % 2**64) >> 32 for t in token_ids]
     assert hash32(seed, position, torch.tensor(token_ids)).tolist() == expected
     # As on an accelerator.
-    assert noise._hash32_there(noise._stream_key(seed, position), torch.tensor(token_ids)).tolist() == expected
+    assert (
+        noise._hash32_there(noise._stream_key(seed, position), torch.tensor(token_ids)).tolist() == expected
+    )
 
 
 def test_uniform_over_ids_positions_and_seeds():

@@ -417,9 +417,9 @@ _JsonFindings = Annotated[
 
 @app.command(
     help="Say what this machine has, what is active, and what a run would need.\n\n"
-    "Processor, memory and disk, versions, devices, compiled kernels, caches and models; with -m also what the "
-    "model takes and whether a run of --max-tokens (default 100k) fits. Nothing is downloaded. The exit code is "
-    "0 if a run could start, and 1 if something is missing, with what to do about it.",
+    "Processor, memory and disk, versions, devices, compiled kernels, caches and models; with -m also what "
+    "the model takes and whether a run of --max-tokens (default 100k) fits. Nothing is downloaded. The exit "
+    "code is 0 if a run could start, and 1 if something is missing, with what to do about it.",
     epilog="""Examples:
 
   tokenswift doctor

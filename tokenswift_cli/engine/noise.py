@@ -56,7 +56,11 @@ def hash32(seed: int, position: int, token_ids: Tensor) -> Tensor:
     """
     key = _stream_key(seed, position)
     # Of a few ids, numpy hashes them in a third of the time.
-    return torch.from_numpy(_hash32(key, token_ids.numpy())) if token_ids.is_cpu else _hash32_there(key, token_ids)
+    return (
+        torch.from_numpy(_hash32(key, token_ids.numpy()))
+        if token_ids.is_cpu
+        else _hash32_there(key, token_ids)
+    )
 
 
 def _hash32(key: int, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:

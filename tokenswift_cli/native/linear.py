@@ -2,8 +2,8 @@
 
 Matrices stay in the type they are stored in, down to four bits a weight, and are widened to float32 in
 registers; inputs, sums and outputs are float32. A row's result depends, to the last bit, only on the row and
-on the weights: not on the rows computed with it, not on threads. All x86-64 processors with AVX2 give the same
-bits.
+on the weights: not on the rows computed with it, not on threads. All x86-64 processors with AVX2 give the
+same bits.
 
 The library is the one that :mod:`tokenswift_cli.native.build` makes.
 """

@@ -22,7 +22,7 @@ static constexpr int tile_panels(int rows) {
 struct Singles {
     static constexpr bool WIDENED = true;  // they are floats as they lie
     static constexpr bool RAGGED = true;   // a block may have any length
-    static constexpr int STEP = 4;
+    static constexpr int STEP = 4;         // inputs taken together
     INLINE Lanes level(const char *from, int index, int lane) {
         return load((const float *)from + index * PANEL + lane * WIDTH);
     }
@@ -90,6 +90,11 @@ INLINE void call_up(const char *from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)((uintptr_t)from + i), 0, 2);
 }
 
+template <int PANELS>
+INLINE void call_up_panels(const Stretch &stretch, const char *from, int64_t bytes) {
+    for (int p = 0; p < PANELS; p++) call_up(from + p * stretch.soon_panel_step, bytes);
+}
+
 // Add one input's products to the sums of a tile.
 template <typename Source, int ROWS, int PANELS>
 INLINE void add_input(const char *from, int64_t panel_step, int index, const float *x, int64_t x_stride,
@@ -147,22 +152,30 @@ template <typename Source, int ROWS, int PANELS>
 TARGET static void multiply_tile(const Stretch &stretch, int64_t row, int64_t panel) {
     const int64_t panel_step = stretch.panel_step, x_stride = stretch.x_stride;
     const int64_t bytes = stretch.eight_step * Source::STEP / 8;
+    // Few rows wait for memory, which works best with an even stream of requests; many have better to do than to ask.
+    constexpr bool SPREAD = ROWS <= 4;
+    const int64_t soon_bytes = stretch.soon_block_step * Source::STEP / stretch.block;
     for (int64_t start = 0, block = 0; start < stretch.inputs; start += stretch.block, block++) {
         const char *levels = stretch.levels + panel * panel_step + block * stretch.block_step;
         const float *x = stretch.x + row * x_stride + start;
         int64_t count = smaller(stretch.block, stretch.inputs - start), k = 0;
+        const char *soon = nullptr;
         if (stretch.soon && row == 0)
-            for (int p = 0; p < PANELS; p++)
-                call_up(stretch.soon + (panel + p) * stretch.soon_panel_step + block * stretch.soon_block_step,
-                        stretch.soon_block_step);
+            soon = stretch.soon + panel * stretch.soon_panel_step + block * stretch.soon_block_step;
+        if (soon && !SPREAD) call_up_panels<PANELS>(stretch, soon, stretch.soon_block_step);
         Lanes sum[ROWS][PANELS * PANEL_LANES];
         UNROLL for (int r = 0; r < ROWS; r++)
             UNROLL for (int j = 0; j < PANELS * PANEL_LANES; j++) sum[r][j] = all(0.0f);
-        for (; k + Source::STEP <= count; k += Source::STEP, levels += bytes)
+        for (; k + Source::STEP <= count; k += Source::STEP, levels += bytes) {
+            if (soon && SPREAD) {
+                call_up_panels<PANELS>(stretch, soon, soon_bytes);
+                soon += soon_bytes;
+            }
             UNROLL for (int i = 0; i < Source::STEP; i++) {
                 add_input<Source, ROWS, PANELS>(levels, panel_step, i, x + k + i, x_stride, sum);
                 if (ROWS > 4 && i % 2) KEEP_ORDER;
             }
+        }
         if constexpr (Source::RAGGED)
             for (int i = 0; k + i < count; i++)
                 add_input<Source, ROWS, PANELS>(levels, panel_step, i, x + k + i, x_stride, sum);
@@ -317,7 +330,9 @@ TARGET static void multiply(const Weights &weights, const float *x, int64_t rows
         const char *data = (const char *)weights.data + panel * bytes;
         stretch.scales = has_scales(weights) ? data : nullptr;
         stretch.levels = data + scale_bytes(weights);
-        stretch.soon = panel + GROUP_PANELS < panels ? stretch.levels + GROUP_PANELS * bytes : nullptr;
+        // Floats follow each other so fast that the processor foresees them itself.
+        bool foreseen = weights.format == Format::SINGLES || panel + GROUP_PANELS >= panels;
+        stretch.soon = foreseen ? nullptr : stretch.levels + GROUP_PANELS * bytes;
         for (int64_t row = 0; row < rows; row += PASS_ROWS) {
             int64_t height = smaller(PASS_ROWS, rows - row);
             stretch.x = x + row * stride;

@@ -1,0 +1,82 @@
+"""Drafting heads over short copies of their matrices, for the CPU: most of a head's time is reading them.
+
+The heads' own layers are kept as float16, the output matrix as 8-bit blocks. Both round, which is of no
+matter for the text: drafts are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import CDLL
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tokenswift_cli.models.heads import DraftHeads, Head, HeadsOutput
+from tokenswift_cli.native.attention import load
+from tokenswift_cli.native.linear import PackedLinear
+
+_BLOCK = 32
+_LARGEST_LEVEL = 127
+
+# From (index of the head, state [d], embedding [d] or None) to the head's state [d] and scores [R or V].
+HeadStep = Callable[[int, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def quickest_step(heads: DraftHeads, output: HeadsOutput) -> HeadStep:
+    """How to run ``heads``, all on one device: compiled where that can be had, else with torch."""
+
+    def plain(index: int, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
+        state, normed = heads.step(index, state, embedding)
+        return state, output.logits(normed)
+
+    kernel = load().kernel if output.weight.is_cpu else None
+    if kernel is None or heads.shape.hidden_size % _BLOCK:
+        return plain
+    layers = [_QuickHead(kernel.library, head) for head in heads.heads]
+    scores = _in_blocks(kernel.library, output.weight.float(), output.bias)
+
+    def quick(index: int, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
+        state, normed = layers[index](state.float(), None if embedding is None else embedding.float())
+        return state, scores(normed[None])[0]
+
+    return quick
+
+
+class _QuickHead:
+    """As :class:`tokenswift_cli.models.heads.Head`, for one row."""
+
+    def __init__(self, library: CDLL, head: nn.Module) -> None:
+        assert isinstance(head, Head)
+        self._linear = PackedLinear.of_matrix(library, _short(head.linear.weight))
+        self._mix = None if head.mix is None else PackedLinear.of_matrix(library, _short(head.mix.weight))
+        self._input = head.input_layernorm
+        self._token = head.token_layernorm
+        self._post = head.post_layernorm
+
+    def __call__(self, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
+        normed = _norm(state, self._input)
+        if self._mix is not None and self._token is not None and embedding is not None:
+            both = torch.cat([normed, _norm(embedding, self._token)])
+            normed = functional.silu(self._mix(both[None])[0])
+        state = state + self._linear(normed[None])[0]
+        return state, _norm(state, self._post)
+
+
+def _short(weight: Tensor) -> Tensor:
+    """As float16, if that can hold it."""
+    half = weight.detach().half()
+    return half if bool(half.isfinite().all()) else weight.detach().float()
+
+
+def _norm(row: Tensor, norm: nn.RMSNorm) -> Tensor:
+    return functional.rms_norm(row, row.shape, norm.weight, norm.eps)
+
+
+def _in_blocks(library: CDLL, weight: Tensor, bias: Tensor | None) -> PackedLinear:
+    """float32 [R, d] rounded to 8 bits, each block of a row with a scale of its own."""
+    blocks = weight.unflatten(1, (-1, _BLOCK))
+    scales = blocks.abs().amax(dim=2).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST_LEVEL
+    levels = (blocks / scales.unsqueeze(2)).round().to(torch.int8).flatten(1)
+    return PackedLinear.of_blocks(library, levels, scales, bias=bias, bits=8)
