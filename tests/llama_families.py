@@ -1,4 +1,4 @@
-"""Tiny models of the Llama family with every setting that changes what a decoder computes, and a tree of tokens."""
+"""Tiny models of the Llama family, one for every setting that changes what a decoder computes, and a tree."""
 
 from __future__ import annotations
 

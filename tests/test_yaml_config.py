@@ -126,6 +126,8 @@ def _values(path: str) -> st.SearchStrategy[object]:
         return st.booleans()
     if kind in ("int", "count", "ints"):
         whole = st.integers(int(rule.low or 0), int(rule.high) if rule.high is not None else 2**70)
+        if rule.least_positive:
+            whole = whole.filter(lambda number: number == 0 or number >= rule.least_positive)
         return st.lists(whole, max_size=4).map(tuple) if kind == "ints" else whole
     if kind == "float":
         return st.floats(

@@ -79,7 +79,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "drafting.ngram_candidates": Rule(low=0),
     "drafting.suffix_max_draft": Rule(low=1),
     "drafting.self_depth": Rule(low=0),
-    "drafting.partial_cache": Rule(low=64, count=True),
+    "drafting.partial_cache": Rule(low=0, least_positive=64, zero_means="the method's own", count=True),
     "drafting.partial_sinks": Rule(low=0),
     "drafting.max_nodes": Rule(low=1),
     "drafting.prefill_chunk": _TOKENS,
@@ -165,7 +165,7 @@ def _minimum_above_maximum(config: Config) -> str | None:
 
 
 def _sinks_crowd_the_cache(config: Config) -> str | None:
-    sinks, rows = config.drafting.partial_sinks, config.drafting.partial_cache
+    sinks, rows = config.drafting.partial_sinks, config.drafting.partial_rows
     return (
         f"must be at most a quarter of drafting.partial_cache ({rows}), got {sinks}"
         if 4 * sinks > rows

@@ -155,12 +155,28 @@ class DraftingStage:
     def _state_drafts(self, history: TokenHistory, sampler: Sampler, longest: int) -> list[Draft]:
         """The heads' drafts from the state that the last verification left behind."""
         heads, state = self._heads, self._state
-        if heads is None or state is None or self._paper or longest < 1 or not self.planner.use_heads():
+        if heads is None or state is None or self._paper:
+            return []
+        count = self.planner.heads_to_run(min(heads.count, longest))
+        return self._run_heads(heads, state, (), history, sampler, count)
+
+    def _run_heads(
+        self,
+        heads: HeadsDrafter,
+        state: torch.Tensor,
+        path: Sequence[int],
+        history: TokenHistory,
+        sampler: Sampler,
+        count: int,
+    ) -> list[Draft]:
+        """What ``count`` heads propose after ``path``, timed."""
+        if not count:
             return []
         started = time.perf_counter()
-        widths = (_HEAD_WIDTH,) * min(heads.count, longest)
-        drafts = heads.draft(state, (), history, sampler, widths, expand_all=False)
-        self.planner.head_costs.observe(1, time.perf_counter() - started)
+        name = f"{heads.name}-drafted" if path else heads.name
+        widths = (_HEAD_WIDTH,) * count
+        drafts = heads.draft(state, path, history, sampler, widths, expand_all=False, name=name)
+        self.planner.head_costs.observe(1, (time.perf_counter() - started) / count)
         return drafts
 
     def _self_draft(
@@ -197,27 +213,28 @@ class DraftingStage:
             return [], 0, False
         drafts = drafter.end(history)
         if not forced and tokens[-1] not in self._end_ids:
-            drafts += self._drafted_state_drafts(history, sampler, tokens, longest)
+            drafts += self._drafted_state_drafts(history, sampler, tokens, path, longest)
         return drafts + self._lookups(longest, tokens[:1]), len(path), False
 
     def _drafted_state_drafts(
-        self, history: TokenHistory, sampler: Sampler, tokens: list[int], longest: int
+        self,
+        history: TokenHistory,
+        sampler: Sampler,
+        tokens: list[int],
+        chain: Sequence[tuple[str, int]],
+        longest: int,
     ) -> list[Draft]:
         """The heads' drafts after a self-drafted chain, from its last state (the paper's form)."""
         heads, states = self._heads, self._target.states
         left = longest - len(tokens)
         if heads is None or states is None or left < 1:
             return []
-        widths = self._settings.head_widths if self._paper else (_HEAD_WIDTH,) * heads.count
-        return heads.draft(
-            states[0],
-            tokens,
-            history,
-            sampler,
-            widths[:left],
-            expand_all=self._paper,
-            name=f"{heads.name}-drafted",
-        )
+        if not self._paper:
+            count = self.planner.heads_to_run(min(heads.count, left), chain)
+            return self._run_heads(heads, states[0], tokens, history, sampler, count)
+        widths = self._settings.head_widths[:left]
+        name = f"{heads.name}-drafted"
+        return heads.draft(states[0], tokens, history, sampler, widths, expand_all=True, name=name)
 
 
 def _free_drafters(settings: DraftingSettings) -> list[Drafter]:
@@ -240,7 +257,7 @@ def _self_drafter(settings: DraftingSettings, target: Target) -> SelfDrafter | N
     if not wanted:
         return None
     return SelfDrafter(
-        target, settings.partial_cache, settings.partial_sinks, shared_noise=settings.shared_noise
+        target, settings.partial_rows, settings.partial_sinks, shared_noise=settings.shared_noise
     )
 
 

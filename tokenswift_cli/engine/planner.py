@@ -20,6 +20,9 @@ from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
 # machine by a tenth and more, and what looks best among many choices is the most overrated one.
 _MARGIN = 1.1
 
+# Once a chain is begun it has to be verified anyway, so that going on is compared with little to lose.
+_MORE_MARGIN = 1.02
+
 # Steps in which heads propose before anything is known of them, and steps between two looks later.
 _HEADS_FIRST_LOOK = 8
 _HEADS_INTERVAL = 64
@@ -34,15 +37,21 @@ class Planner(Protocol):
     Attributes:
         costs: seconds of a verification by rows.
         draft_costs: seconds of a draft pass (1 row).
-        head_costs: seconds of the heads' proposals (1 row).
+        head_costs: seconds of one head's proposals (1 row).
     """
 
     costs: CostModel
     draft_costs: CostModel
     head_costs: CostModel
 
-    def use_heads(self) -> bool:
-        """Whether the heads should propose in this step; called once a step when there are heads."""
+    def heads_to_run(self, most: int, chain: Sequence[tuple[str, int]] = ()) -> int:
+        """How many of ``most`` heads should propose now.
+
+        Args:
+            most: heads there are, or tokens there is room for; maybe 0.
+            chain: (drafter, strength) of the tokens that the target drafted for itself before; empty for the
+                heads on the last verification's state, asked for once a step.
+        """
 
     def draft_depth(self) -> int:
         """Deepest self-drafted chain worth preparing for now; 0 to do without."""
@@ -84,40 +93,42 @@ class SpeedPlanner:
         self._max_depth = min(max_depth, max_nodes)
         self._may_skip = may_skip
         self._guard = DraftingGuard()
-        self._steps_with_heads = 0
-        self._heads_judged = 0
-        self._heads_depth = 0
+        self._heads_asked: dict[str, int] = {}
 
-    def use_heads(self) -> bool:
+    def heads_to_run(self, most: int, chain: Sequence[tuple[str, int]] = ()) -> int:
+        name = "heads-drafted" if chain else "heads"
         # Proposals of heads cost little and are judged whether or not they are verified: a few to begin with
         # and one now and then tell whether they are worth more.
-        self._steps_with_heads += 1
-        if self._heads_judged < _HEADS_FIRST_LOOK or self._steps_with_heads % _HEADS_INTERVAL == 0:
-            return True
-        if not self._may_skip:
-            return True
+        asked = self._heads_asked[name] = self._heads_asked.get(name, 0) + 1
+        if asked <= _HEADS_FIRST_LOOK or asked % _HEADS_INTERVAL == 0 or not self._may_skip:
+            return most
         plain, cost = self.costs.seconds(1), self.head_costs.seconds(1)
-        if plain is None or cost is None or not self._guard.allows("heads"):
-            return False
-        reach, expected, best = 1.0, 1.0, 0.0
-        for depth in range(1, self._heads_depth + 1):
-            reach *= self._average.probability("heads", _UNSEEN - depth, 1)
+        if plain is None or cost is None or not (chain or self._guard.allows("heads")):
+            return 0
+        reach, expected = self._expected(chain)
+        paid = len(chain) * (self.draft_costs.seconds(1) or 0.0)
+        now = expected / ((self.costs.seconds(1 + len(chain)) or plain) + paid)
+        # Without a chain there may still be one, and then these heads are not needed.
+        margin = (
+            _MORE_MARGIN if chain else _MARGIN * max(1.0, self._gain(1.0, 1.0, 0, 0) * self._may_self_draft)
+        )
+        best_count, best_rate = 0, margin * now
+        for count in range(1, most + 1):
+            reach *= self._average.probability(name, _UNSEEN - count, 1)
             expected += reach
-            best = max(best, expected / ((self.costs.seconds(1 + depth) or plain) + cost))
-        return best * plain > _MARGIN
+            verified = self.costs.seconds(1 + len(chain) + count) or plain
+            rate = expected / (verified + paid + count * cost)
+            if rate > best_rate:
+                best_count, best_rate = count, rate
+        return best_count
 
     def draft_depth(self) -> int:
-        if not self._max_depth or not self._guard.allows("self") or self._gain(1.0, 1.0, 0, 0) <= 1.0:
-            return 0
-        return self._max_depth
+        return self._max_depth if self._may_self_draft and self._gain(1.0, 1.0, 0, 0) > 1.0 else 0
 
     def go_on(self, chain: Sequence[tuple[str, int]], others: Sequence[Draft]) -> bool:
         if len(chain) >= self._max_depth:
             return False
-        reach, expected = 1.0, 1.0
-        for depth, (drafter, strength) in enumerate(chain, start=1):
-            reach *= self._acceptance.probability(drafter, strength, depth)
-            expected += reach
+        reach, expected = self._expected(chain)
         if not chain and others:
             tree = build_tree(-1, [self._acceptance.with_probabilities(d) for d in others], self._max_nodes)
             rows, best = self._best_rows(tree, 0)
@@ -139,13 +150,13 @@ class SpeedPlanner:
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         self._acceptance.learn(drafts, committed)
         chains = []
+        before = 0
         for draft in drafts:
             if draft.drafter == "self":
-                chains.append(Draft(draft.tokens, draft.drafter, (_UNSEEN,) * len(draft.tokens)))
-            elif draft.drafter == "heads":
-                depth = draft.given + 1
-                self._heads_depth = max(self._heads_depth, depth)
-                self._heads_judged += depth == 1
+                before = len(draft.tokens)
+                chains.append(Draft(draft.tokens, draft.drafter, (_UNSEEN,) * before))
+            elif draft.drafter in ("heads", "heads-drafted"):
+                depth = draft.given + 1 - (before if draft.drafter == "heads-drafted" else 0)
                 classes = (_UNSEEN - depth,) * len(draft.tokens)
                 chains.append(Draft(draft.tokens, draft.drafter, classes, draft.given))
         self._average.learn(chains, committed)
@@ -158,6 +169,18 @@ class SpeedPlanner:
             ways = {_way(draft) for draft in tree.drafts if draft is not None}
             way = "heads" if "heads" in ways else "lookup"
         self._guard.record(way, tokens, seconds)
+
+    @property
+    def _may_self_draft(self) -> bool:
+        return self._max_depth > 0 and self._guard.allows("self")
+
+    def _expected(self, chain: Sequence[tuple[str, int]]) -> tuple[float, float]:
+        """Chance that all of the chain is accepted, and the tokens it promises, the target's included."""
+        reach, expected = 1.0, 1.0
+        for depth, (drafter, strength) in enumerate(chain, start=1):
+            reach *= self._acceptance.probability(drafter, strength, depth)
+            expected += reach
+        return reach, expected
 
     def _best_rows(self, tree: TokenTree, draft_passes: int) -> tuple[int, float]:
         """Rows of the best part of the tree, and its expected tokens per second."""
@@ -190,7 +213,7 @@ class SpeedPlanner:
         if plain is None or draft is None:
             return 0.0
         now = expected / ((self.costs.seconds(1 + drafted) or plain) + passes * draft)
-        now = max(now * _MARGIN, _MARGIN / plain if not passes else 0.0)
+        now *= _MORE_MARGIN if passes else _MARGIN
         best = 0.0
         for more in range(1, self._max_depth - drafted + 1):
             reach *= self._average.probability("self", _UNSEEN, drafted + more)
@@ -220,8 +243,8 @@ class FixedPlanner:
         self._max_nodes = max_nodes
         self._depth = depth
 
-    def use_heads(self) -> bool:
-        return True
+    def heads_to_run(self, most: int, chain: Sequence[tuple[str, int]] = ()) -> int:
+        return most
 
     def draft_depth(self) -> int:
         return self._depth

@@ -60,7 +60,7 @@ class DraftingSettings:
         ngram_candidates: most frequent continuations offered per key (paper: 20); 0 is off.
         suffix_max_draft: longest draft the suffix automaton offers, in tokens.
         self_depth: longest chain the target drafts for itself, in tokens.
-        partial_cache: rows of the cache it drafts over (paper: 4096).
+        partial_cache: rows of the cache it drafts over; 0 is 4096 for "tokenswift" (the paper), else 1024.
         partial_sinks: first tokens of the text that always stay in it (paper: 16).
         shared_noise: drafts know the noise of each position; off only to measure what that is worth.
         max_nodes: most drafted tokens verified in one forward pass.
@@ -75,7 +75,7 @@ class DraftingSettings:
     ngram_candidates: int = 20
     suffix_max_draft: int = 16
     self_depth: int = 6
-    partial_cache: int = 4096
+    partial_cache: int = 0
     partial_sinks: int = 16
     shared_noise: bool = True
     max_nodes: int = 15
@@ -87,6 +87,15 @@ class DraftingSettings:
         if self.heads in (None, NO_HEADS):
             return False
         return self.method in ("heads", "tokenswift") or (self.method == "auto" and "heads" in self.drafters)
+
+    @property
+    def partial_rows(self) -> int:
+        """Rows of the cache that the target drafts over.
+
+        A draft pass reads the weights as well, so that ever smaller caches save ever less; 1024 rows keep
+        most of the acceptance (docs/benchmarks.md).
+        """
+        return self.partial_cache or (4096 if self.method == "tokenswift" else 1024)
 
     @property
     def most_nodes(self) -> int:

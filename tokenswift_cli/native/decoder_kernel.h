@@ -123,7 +123,8 @@ TARGET static void feed_forward_shared(Worker &worker, const DecoderLayer &layer
     int64_t outputs = layer.gate.outputs, panels = (outputs + 15) / 16, step = PIECE_PANELS, width = step * 16;
     float *activated = job.at(job.layout.activated);
     block_sums(layer.gate, worker.normed, rows, layer.gate.inputs, worker.sums);
-    bool same_blocks = layer.up.block == layer.gate.block && layer.up.format == layer.gate.format;
+    bool same_blocks = layer.up.block == layer.gate.block && layer.up.format == layer.gate.format &&
+                       layer.up.has_minimum == layer.gate.has_minimum;
     for (;;) {
         int64_t first = __atomic_fetch_add(counter, step, __ATOMIC_RELAXED);
         if (first >= panels) return;
