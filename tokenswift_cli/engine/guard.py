@@ -10,11 +10,12 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-# Steps of a way of drafting that are compared at once.
-_TRIAL_STEPS = 6
+# Steps of a way of drafting that are compared at once. With fewer, a way that is right once in four times, and
+# worth it, would often look useless by chance.
+_TRIAL_STEPS = 24
 
-# It goes on only if it was this much faster: what just breaks even loses by the next disturbance.
-_WORTH = 1.05
+# Before that it is paused as soon as it has cost so many plain steps.
+_MOST_LOST = 4.0
 
 # Plain steps that tell the plain speed.
 _PLAIN_STEPS = 9
@@ -59,11 +60,14 @@ class DraftingGuard:
             return
         trial = self._trials.setdefault(way, [])
         trial.append((tokens, seconds))
-        if len(trial) < _TRIAL_STEPS or not self._plain:
+        if not self._plain:
             return
-        gained, spent = sum(t for t, _ in trial), sum(s for _, s in trial)
+        plain = statistics.median_low(self._plain)
+        lost = sum(spent for _, spent in trial) - plain * sum(gained for gained, _ in trial)
+        if len(trial) < _TRIAL_STEPS and lost <= _MOST_LOST * plain:
+            return
         trial.clear()
-        if gained * statistics.median_low(self._plain) >= _WORTH * spent:
+        if lost <= 0:
             self._pauses.pop(way, None)
             return
         pause = min(2 * self._pauses.get(way, _FIRST_PAUSE // 2), _LONGEST_PAUSE)

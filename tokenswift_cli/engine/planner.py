@@ -17,15 +17,15 @@ from tokenswift_cli.engine.guard import DraftingGuard
 from tokenswift_cli.engine.tree import Draft, TokenTree, build_tree
 
 # A draft must promise this much more speed than doing without: estimates err both ways, timings on a shared
-# machine by a tenth and more, and what looks best among many choices is the most overrated one.
-_MARGIN = 1.1
+# machine too, and what looks best among many choices is the most overrated one.
+_MARGIN = 1.06
 
 # Once a chain is begun it has to be verified anyway, so that going on is compared with little to lose.
 _MORE_MARGIN = 1.02
 
-# Steps in which heads propose before anything is known of them, and steps between two looks later.
-_HEADS_FIRST_LOOK = 8
-_HEADS_INTERVAL = 64
+# Steps in which a head proposes before much is known of it, and steps between two looks later.
+_HEADS_FIRST_LOOK = 32
+_HEADS_INTERVAL = 16
 
 # Class of a self-drafted token that is not drafted yet: it counts as an average one.
 _UNSEEN = -1
@@ -97,14 +97,15 @@ class SpeedPlanner:
 
     def heads_to_run(self, most: int, chain: Sequence[tuple[str, int]] = ()) -> int:
         name = "heads-drafted" if chain else "heads"
-        # Proposals of heads cost little and are judged whether or not they are verified: a few to begin with
-        # and one now and then tell whether they are worth more.
-        asked = self._heads_asked[name] = self._heads_asked.get(name, 0) + 1
-        if asked <= _HEADS_FIRST_LOOK or asked % _HEADS_INTERVAL == 0 or not self._may_skip:
+        if not self._may_skip:
             return most
+        # A head costs little and is judged whether or not its proposal is verified: one in the first steps and
+        # now and then tells whether more are worth it.
+        asked = self._heads_asked[name] = self._heads_asked.get(name, 0) + 1
+        look = min(most, int(asked <= _HEADS_FIRST_LOOK or asked % _HEADS_INTERVAL == 0))
         plain, cost = self.costs.seconds(1), self.head_costs.seconds(1)
         if plain is None or cost is None or not (chain or self._guard.allows("heads")):
-            return 0
+            return look
         reach, expected = self._expected(chain)
         paid = len(chain) * (self.draft_costs.seconds(1) or 0.0)
         now = expected / ((self.costs.seconds(1 + len(chain)) or plain) + paid)
@@ -112,7 +113,7 @@ class SpeedPlanner:
         margin = (
             _MORE_MARGIN if chain else _MARGIN * max(1.0, self._gain(1.0, 1.0, 0, 0) * self._may_self_draft)
         )
-        best_count, best_rate = 0, margin * now
+        best_count, best_rate = look, margin * now
         for count in range(1, most + 1):
             reach *= self._average.probability(name, _UNSEEN - count, 1)
             expected += reach
