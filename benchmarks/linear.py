@@ -22,6 +22,10 @@ from tokenswift_cli.models.lean.calibration import row_classes, usable_sizes
 from tokenswift_cli.models.lean.layer import fused_shape, linear_groups
 from tokenswift_cli.models.lean.linear import VARIANTS, Linear
 from tokenswift_cli.models.lean.plan import Shape
+from tokenswift_cli.native.attention import load
+from tokenswift_cli.native.linear import PackedLinear
+
+Make = Callable[[Tensor, Tensor | None], Linear]
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -63,7 +67,7 @@ def measure(
     """By variant, seconds for all groups by number of rows and the bytes of their weights; the shapes."""
     shapes = [fused_shape(group) for group in groups]
     layers: dict[str, list[Linear]] = {}
-    for name, variant in VARIANTS.items():
+    for name, variant in variants().items():
         try:
             layers[name] = [copied(group, variant) for group in groups]
         except RuntimeError as error:
@@ -83,7 +87,35 @@ def measure(
     return {name: (best[name], sizes[name]) for name in layers}, shapes
 
 
-def copied(group: tuple[nn.Linear, ...], variant: Callable[[Tensor, Tensor | None], Linear]) -> Linear:
+def variants() -> dict[str, Make]:
+    """Torch's ways, and the compiled ones where there is a compiler; blocks hold random levels."""
+    kernel = load().kernel
+    if kernel is None:
+        return dict(VARIANTS)
+    library = kernel.library
+
+    def stored(dtype: torch.dtype) -> Make:
+        return lambda weight, bias: PackedLinear.of_matrix(library, weight.to(dtype), bias)
+
+    def blocks(bits: int) -> Make:
+        def make(weight: Tensor, bias: Tensor | None) -> Linear:
+            levels = torch.randint(0, 16, weight.shape, dtype=torch.uint8 if bits == 4 else torch.int8)
+            factors = torch.rand(weight.shape[0], weight.shape[1] // 32)
+            return PackedLinear.of_blocks(
+                library, levels, factors, factors if bits == 4 else None, bias, bits=bits
+            )
+
+        return make
+
+    return VARIANTS | {
+        "native float32": stored(torch.float32),
+        "native float16": stored(torch.float16),
+        "native 8-bit blocks": blocks(8),
+        "native 4-bit blocks": blocks(4),
+    }
+
+
+def copied(group: tuple[nn.Linear, ...], variant: Make) -> Linear:
     """The fused layer with a copy of the weights, so that variants do not share a cache."""
     bias = torch.cat([part.bias for part in group]) if group[0].bias is not None else None
     return variant(torch.cat([part.weight for part in group]).float(), bias)
@@ -93,7 +125,7 @@ def alike(shape: Shape, name: str) -> str:
     """Between which numbers of rows a row of this layer is rounded alike."""
     weight = torch.randn(shape.outputs, shape.inputs) / shape.inputs**0.5
     classes = row_classes(
-        VARIANTS[name](weight, torch.zeros(shape.outputs) if shape.bias else None), shape.inputs
+        variants()[name](weight, torch.zeros(shape.outputs) if shape.bias else None), shape.inputs
     )
     found = usable_sizes(classes)
     if not found:

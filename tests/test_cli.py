@@ -149,6 +149,7 @@ SPELLED: dict[str, tuple[list[str], str, object]] = {
         ("--device", ["--device", "cpu"], "model.device", "cpu"),
         ("--dtype", ["--dtype", "float32"], "model.dtype", "float32"),
         ("--kv-dtype", ["--kv-dtype", "float16"], "model.kv_dtype", "float16"),
+        ("--rope-scaling", ["--rope-scaling", "yarn:4"], "model.rope_scaling", "yarn:4"),
         ("--threads", ["--threads", "2"], "model.threads", 2),
         ("--offline", ["--offline"], "model.offline", True),
         ("--no-offline", ["--no-offline"], "model.offline", False),

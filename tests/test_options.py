@@ -42,6 +42,7 @@ WRITTEN: dict[str, tuple[str | bool | list[str], str | None, str, object, object
     "model.device": ("cpu", "cuda", "cuda:1", "cpu", "cuda:1"),
     "model.dtype": ("float32", None, "bfloat16", "float32", "bfloat16"),
     "model.kv_dtype": ("float16", None, "float32", "float16", "float32"),
+    "model.rope_scaling": ("yarn:2", None, "yarn:8", "yarn:2", "yarn:8"),
     "model.threads": ("1", "2", "3", 1, 3),
     "model.offline": (False, None, "on", False, True),
     "run.directory": ("cli-run", None, "yaml-run", "cli-run", "yaml-run"),

@@ -6,6 +6,7 @@ builds a :class:`Config`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
@@ -15,6 +16,7 @@ DEMO_MODEL = "smollm2-135m"
 AUTO_DTYPE = "auto"
 DTYPES = (AUTO_DTYPE, "float32", "float16", "bfloat16")
 KV_DTYPES = (AUTO_DTYPE, "float32", "float16")
+MOST_SCALING = 1024
 PROGRESS_MODES = ("auto", "rich", "plain", "json", "none")
 LOOP_POLICIES = ("warn", "stop", "ignore")
 
@@ -24,16 +26,36 @@ class ModelConfig:
     """Which model, and where it runs.
 
     ``kv_dtype`` is of the stored keys and values; "auto" leaves them as the model makes them. What is rounded
-    there changes the text, as ``dtype`` does.
+    there changes the text, as ``dtype`` does. ``rope_scaling`` stretches the positions; see
+    :func:`parse_rope_scaling`.
     """
 
     name: str = DEMO_MODEL
     device: str = "auto"
     dtype: str = AUTO_DTYPE
     kv_dtype: str = AUTO_DTYPE
+    rope_scaling: str | None = None
     threads: int = 0
     offline: bool = False
     trust_remote_code: bool = False
+
+
+def parse_rope_scaling(text: str | None) -> float | None:
+    """The factor of ``yarn:FACTOR``; None for None or ``none``.
+
+    Raises:
+        ValueError: it is something else; the message is the end of a sentence.
+    """
+    if text is None or text == "none":
+        return None
+    kind, colon, number = text.partition(":")
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if kind != "yarn" or not colon or not 1 < factor <= MOST_SCALING:
+        raise ValueError(f"must be yarn:FACTOR with a factor above 1 and up to {MOST_SCALING}, got {text!r}")
+    return factor
 
 
 @dataclass(frozen=True)

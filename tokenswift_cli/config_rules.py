@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from tokenswift_cli.config import DTYPES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
+from tokenswift_cli.config import DTYPES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config, parse_rope_scaling
 from tokenswift_cli.engine.settings import DRAFTERS, METHODS
 
 
@@ -173,6 +173,14 @@ def _sinks_crowd_the_cache(config: Config) -> str | None:
     )
 
 
+def _unknown_rope_scaling(config: Config) -> str | None:
+    try:
+        parse_rope_scaling(config.model.rope_scaling)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _method_without_heads(config: Config) -> str | None:
     method = config.drafting.method
     if method not in ("heads", "tokenswift") or config.drafting.uses_heads:
@@ -190,5 +198,6 @@ CROSS_RULES: Final = (
     CrossRule("generation.min_tokens", "generation.max_tokens", _minimum_above_maximum),
     CrossRule("drafting.partial_sinks", "drafting.partial_cache", _sinks_crowd_the_cache),
     CrossRule("drafting.method", "drafting.heads", _method_without_heads),
+    CrossRule("model.rope_scaling", "model.name", _unknown_rope_scaling),
     CrossRule("prompt.system", "prompt.chat", _system_without_chat),
 )

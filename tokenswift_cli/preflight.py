@@ -63,9 +63,11 @@ class Preflight:
         if self.position_limit is not None and total > self.position_limit:
             room = self.position_limit - self.prompt_tokens
             remedy = f"Use --max-tokens {room} or less" if room > 0 else "Use a shorter prompt"
+            factor = -(-total // self.position_limit)
             raise PreflightError(
                 f"{self.prompt_tokens} prompt tokens + {self.max_tokens} new tokens = {total} positions, but "
-                f"the model is made for {self.position_limit}. {remedy}, or a model with a longer context."
+                f"the model is made for {self.position_limit}. {remedy}, stretch its positions with "
+                f"--rope-scaling yarn:{factor}, or use a model with a longer context."
             )
         needed = self.kv_bytes + _WORKING_BYTES
         if self.free_bytes is not None and needed > self.free_bytes:

@@ -11,6 +11,7 @@ from tokenswift_cli.engine.settings import SamplingSettings
 _TEXT_DECIDING = (
     *(("sampling", setting.name) for setting in fields(SamplingSettings)),
     ("model", "kv_dtype"),
+    ("model", "rope_scaling"),
     ("generation", "min_tokens"),
     ("generation", "ignore_eos"),
     ("generation", "stop"),

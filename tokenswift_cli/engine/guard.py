@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-# Steps of a way of drafting that are compared at once. With fewer, a way that is right once in four times, and
-# worth it, would often look useless by chance.
+# Steps of a way of drafting that are compared at once. With fewer, a way that is right once in four times,
+# and worth it, would often look useless by chance.
 _TRIAL_STEPS = 24
 
 # Before that it is paused as soon as it has cost so many plain steps.

@@ -99,8 +99,8 @@ class SpeedPlanner:
         name = "heads-drafted" if chain else "heads"
         if not self._may_skip:
             return most
-        # A head costs little and is judged whether or not its proposal is verified: one in the first steps and
-        # now and then tells whether more are worth it.
+        # A head costs little and is judged whether or not its proposal is verified: one in the first steps
+        # and now and then tells whether more are worth it.
         asked = self._heads_asked[name] = self._heads_asked.get(name, 0) + 1
         look = min(most, int(asked <= _HEADS_FIRST_LOOK or asked % _HEADS_INTERVAL == 0))
         plain, cost = self.costs.seconds(1), self.head_costs.seconds(1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenswift_cli.config import DEMO_MODEL, ModelConfig
+from tokenswift_cli.config import DEMO_MODEL, ModelConfig, parse_rope_scaling
 from tokenswift_cli.errors import ModelError
 from tokenswift_cli.models.checkpoint import identity_files, read_model_config, require_tokenizer_files
 from tokenswift_cli.models.demo import DEMO_NAMES, demo_gguf_path, is_demo_name
@@ -22,6 +22,7 @@ from tokenswift_cli.models.hub import hub_snapshot
 from tokenswift_cli.models.identity import ModelIdentity, tokenizer_fingerprint
 from tokenswift_cli.models.memory import free_memory, require_memory
 from tokenswift_cli.models.quiet import quiet_libraries
+from tokenswift_cli.models.rope_scaling import scale_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -89,7 +90,7 @@ def load_model(config: ModelConfig, notify: Callable[[str], None]) -> LoadedMode
     dtype = choose_dtype(config.dtype, device.type, facts.get("dtype") or facts.get("torch_dtype"))
     tokenizer = _load_tokenizer(source, code)
     require_memory(source.name, source.directory, dtype, free_memory(device.type))
-    model = _load_weights(source, dtype, code, notify)
+    model = _load_weights(source, dtype, code, parse_rope_scaling(config.rope_scaling), notify)
     try:
         model = model.to(device)
     except torch.OutOfMemoryError as error:
@@ -251,10 +252,20 @@ def _load_tokenizer(source: _Source, code: dict[str, Any]) -> Any:
     return tokenizer
 
 
-def _load_weights(source: _Source, dtype: str, code: dict[str, Any], notify: Callable[[str], None]) -> Any:
+def _load_weights(
+    source: _Source,
+    dtype: str,
+    code: dict[str, Any],
+    position_factor: float | None,
+    notify: Callable[[str], None],
+) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    changed: dict[str, Any] = {}
+    if position_factor is not None:
+        changed["config"] = AutoConfig.from_pretrained(source.directory, **code)
+        scale_positions(changed["config"], position_factor, source.name)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             source.directory,
@@ -262,6 +273,7 @@ def _load_weights(source: _Source, dtype: str, code: dict[str, Any], notify: Cal
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with their names
+            **changed,
             **code,
         )
     except Exception as error:  # third-party code; the cause stays attached

@@ -11,8 +11,8 @@ from tokenswift_cli.config_rules import RULES, Rule
 from tokenswift_cli.training.settings import HEAD_DTYPES, HEAD_VARIANTS, LABELS, TrainingConfig
 
 _SHARED: Final = ("model.", "sampling.")
-# Training reads whole texts and keeps no key-value cache.
-_NOT_SHARED: Final = ("model.kv_dtype",)
+# Training reads whole texts, keeps no key-value cache, and none of them is longer than the model is made for.
+_NOT_SHARED: Final = ("model.kv_dtype", "model.rope_scaling")
 _POSITIVE: Final = Rule(low=1)
 _NATURAL: Final = Rule(low=0)
 _TOKENS: Final = Rule(low=1, count=True)
