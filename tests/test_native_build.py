@@ -211,3 +211,18 @@ def test_torch_s_threads_do_the_work_and_no_second_openmp_is_loaded(compiled: Pa
         env=environment | {"TOKENSWIFT_CACHE": str(compiled.parent.parent)},
     )  # fmt: skip
     assert done.stdout.strip().endswith(f"threads of {team.library}")
+
+
+def test_whether_it_will_take_its_time_is_known_before(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So that nobody looks at a silent terminal for half a minute."""
+    monkeypatch.setenv("CXX", script(tmp_path, copying(compiled)))
+    assert attention.will_compile()
+    monkeypatch.setenv(attention.SWITCH, "0")
+    assert not attention.will_compile()
+    monkeypatch.delenv(attention.SWITCH)
+    build()
+    assert not attention.will_compile()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not attention.will_compile()

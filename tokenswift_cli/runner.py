@@ -61,7 +61,7 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
         _require_textual_stops(loaded, config)
         prompt_ids = encode_prompt(loaded.tokenizer, prompt.text, config.prompt.chat, config.prompt.system)
         _require_known_ids(loaded, prompt_ids, config)
-        target = _target(loaded, len(prompt_ids), config)
+        target = _target(loaded, len(prompt_ids), config, publish)
         heads = _heads(loaded, target, config, publish)
         check = _preflight(loaded, target, len(prompt_ids), config, path)
         if dry_run:
@@ -119,7 +119,7 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
                 len(directory.prompt_ids),
             )
         loaded = _load_same_model(directory, requested, publish)
-        target = _target(loaded, len(directory.prompt_ids), requested)
+        target = _target(loaded, len(directory.prompt_ids), requested, publish)
         heads = _heads(loaded, target, requested, publish)
         _preflight(loaded, target, len(directory.prompt_ids), requested, run_dir).require_room()
         if requested != stored:
@@ -189,10 +189,13 @@ def _load(config: Config, publish: Publish) -> LoadedModel:
     return load_model(config.model, lambda message: publish(Loading(message)))
 
 
-def _target(loaded: LoadedModel, prompt_tokens: int, config: Config) -> Any:
+def _target(loaded: LoadedModel, prompt_tokens: int, config: Config, publish: Publish) -> Any:
     from tokenswift_cli.models.device import stored_type
     from tokenswift_cli.models.target import Target
+    from tokenswift_cli.native.attention import will_compile
 
+    if loaded.model.device.type == "cpu" and will_compile():
+        publish(Loading("Compiling the kernels for this processor; this is needed once"))
     scratch = config.drafting.most_nodes + 1
     capacity = prompt_tokens + config.generation.max_tokens + scratch
     return Target(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenswift_cli.native.build import BuildError, build
+from tokenswift_cli.native.build import BuildError, build, needs_compiling
 from tokenswift_cli.native.threads import Team, find_team
 
 if TYPE_CHECKING:
@@ -299,13 +299,22 @@ class NativeAttention:
             )
 
 
+def will_compile() -> bool:
+    """Whether the first :func:`load` would have to compile, which takes about half a minute."""
+    return not _is_off() and needs_compiling()
+
+
+def _is_off() -> bool:
+    return os.environ.get(SWITCH, "").strip() == "0"
+
+
 @functools.cache
 def load() -> Loaded:
     """The kernel for this process: compiled or found, loaded, and checked; asked once.
 
-    ``TOKENSWIFT_NATIVE=0`` switches it off. Compiling takes some seconds, once per machine.
+    ``TOKENSWIFT_NATIVE=0`` switches it off. Compiling takes about half a minute, once per machine.
     """
-    if os.environ.get(SWITCH, "").strip() == "0":
+    if _is_off():
         return Loaded(None, f"off ({SWITCH}=0)")
     import torch  # noqa: F401  (loads the OpenMP runtime that find_team looks for)
 

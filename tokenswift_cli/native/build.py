@@ -84,7 +84,7 @@ def build(*, anew: bool = False) -> Path:
     """
     compiler = find_compiler()
     directory = cache_directory() / "native"
-    target = directory / f"kernels-{_key(compiler)}.so"
+    target = directory / _file_name(compiler)
     try:
         if not anew and target.exists():
             _require_own(target)
@@ -102,6 +102,18 @@ def build(*, anew: bool = False) -> Path:
     except OSError as error:
         raise BuildError(f"the cache {directory} cannot be used ({error.strerror or error})") from error
     return target
+
+
+def needs_compiling() -> bool:
+    """Whether :func:`build` would take its time: there is a compiler, and the cache has nothing of it."""
+    try:
+        return not (cache_directory() / "native" / _file_name(find_compiler())).exists()
+    except BuildError:
+        return False
+
+
+def _file_name(compiler: list[str]) -> str:
+    return f"kernels-{_key(compiler)}.so"
 
 
 def _compile(compiler: list[str], output: str) -> None:

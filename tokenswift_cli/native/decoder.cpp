@@ -110,8 +110,8 @@ static DecoderLayout lay_out_pass(const DecoderPass &pass) {
     int64_t size = 0;
     layout.normed = take(size, rows * model.width);
     layout.sums = take(size, sums);
-    layout.gate = take(size, rows * PIECE_PANELS * 16);
-    layout.up = take(size, rows * PIECE_PANELS * 16);
+    layout.gate = take(size, rows * PIECE_PANELS * PANEL);
+    layout.up = take(size, rows * PIECE_PANELS * PANEL);
     layout.linear = take(size, LINEAR_SCRATCH);
     layout.scratch_size = size;
     layout.scratch = take(total, size * pass.threads);

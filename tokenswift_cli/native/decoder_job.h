@@ -77,4 +77,4 @@ struct DecoderJob {
 };
 
 #define PHASES_PER_LAYER 4  // those that share work by a counter
-#define PIECE_PANELS 8      // panels of a matrix that a thread takes at once
+#define PIECE_PANELS 8      // most panels of a matrix that a thread takes at once; a multiple of GROUP_PANELS

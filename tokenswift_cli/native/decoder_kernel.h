@@ -105,10 +105,15 @@ struct Worker {
     float *normed, *sums, *gate, *up, *linear;
 };
 
+// Panels that a thread takes at once: fewer where there would not be enough pieces for all threads.
+INLINE int64_t piece_of(const Worker &worker, int64_t panels) {
+    return panels >= 2 * PIECE_PANELS * worker.count ? PIECE_PANELS : GROUP_PANELS;
+}
+
 // All rows of one matrix; pieces of its panels are taken as they come.
 TARGET static void multiply_shared(Worker &worker, const Weights &weights, const float *x, int64_t rows, float *y,
                                    bool add, int64_t *counter) {
-    int64_t panels = (weights.outputs + 15) / 16, step = PIECE_PANELS;
+    int64_t panels = panel_count(weights), step = piece_of(worker, panels);
     block_sums(weights, x, rows, weights.inputs, worker.sums);
     for (;;) {
         int64_t first = __atomic_fetch_add(counter, step, __ATOMIC_RELAXED);
@@ -120,7 +125,8 @@ TARGET static void multiply_shared(Worker &worker, const Weights &weights, const
 
 TARGET static void feed_forward_shared(Worker &worker, const DecoderLayer &layer, int64_t rows, int64_t *counter) {
     DecoderJob &job = worker.job;
-    int64_t outputs = layer.gate.outputs, panels = (outputs + 15) / 16, step = PIECE_PANELS, width = step * 16;
+    int64_t outputs = layer.gate.outputs, panels = panel_count(layer.gate), step = piece_of(worker, panels);
+    int64_t width = step * PANEL;
     float *activated = job.at(job.layout.activated);
     block_sums(layer.gate, worker.normed, rows, layer.gate.inputs, worker.sums);
     bool same_blocks = layer.up.block == layer.gate.block && layer.up.format == layer.gate.format &&
@@ -128,18 +134,18 @@ TARGET static void feed_forward_shared(Worker &worker, const DecoderLayer &layer
     for (;;) {
         int64_t first = __atomic_fetch_add(counter, step, __ATOMIC_RELAXED);
         if (first >= panels) return;
-        int64_t last = smaller(first + step, panels), count = smaller(last * 16, outputs) - first * 16;
+        int64_t last = smaller(first + step, panels), count = smaller(last * PANEL, outputs) - first * PANEL;
         // The product is written at its own columns: the buffers stand for those of this piece.
-        multiply(layer.gate, worker.normed, rows, layer.gate.inputs, worker.sums, worker.gate - first * 16, width,
+        multiply(layer.gate, worker.normed, rows, layer.gate.inputs, worker.sums, worker.gate - first * PANEL, width,
                  false, first, last, worker.linear);
         if (!same_blocks) block_sums(layer.up, worker.normed, rows, layer.up.inputs, worker.sums);
-        multiply(layer.up, worker.normed, rows, layer.up.inputs, worker.sums, worker.up - first * 16, width, false,
+        multiply(layer.up, worker.normed, rows, layer.up.inputs, worker.sums, worker.up - first * PANEL, width, false,
                  first, last, worker.linear);
         if (!same_blocks) block_sums(layer.gate, worker.normed, rows, layer.gate.inputs, worker.sums);
         for (int64_t row = 0; row < rows; row++) {
             float *gate = worker.gate + row * width;
             gated(gate, worker.up + row * width, round_up(count, WIDTH), gate);
-            memcpy(activated + row * outputs + first * 16, gate, sizeof(float) * count);
+            memcpy(activated + row * outputs + first * PANEL, gate, sizeof(float) * count);
         }
     }
 }
