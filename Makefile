@@ -6,8 +6,12 @@
 PYTHON ?= python3
 TORCH_OPTIONS ?=
 
+# For `make bench`: long texts, separated by commas; and text that the model wrote and the heads never saw.
 BOOKS ?=
+HELD_OUT ?=
 comma := ,
+FIRST_BOOK = $(firstword $(subst $(comma), ,$(BOOKS)))
+DEMO_HEADS := heads/smollm2-135m
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -63,13 +67,19 @@ demo: demo-model ## write a long text with the demo model
 test: demo-model ## run all tests
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
-bench: demo-model ## the tables of docs/benchmarks.md: make bench BOOKS=a.txt,b.txt
+bench: demo-model ## what docs/benchmarks.md lists: make bench BOOKS=a.txt,b.txt
 	@test -n '$(BOOKS)' || { echo 'error: name long text files: make bench BOOKS=a.txt,b.txt' >&2; exit 1; }
-	$(BIN)/python benchmarks/continue_prefix.py --book $(firstword $(subst $(comma), ,$(BOOKS)))
-	$(BIN)/python benchmarks/methods.py --books $(BOOKS)
-	$(BIN)/python benchmarks/acceptance.py --book $(firstword $(subst $(comma), ,$(BOOKS)))
-	$(BIN)/python benchmarks/refresh.py --book $(firstword $(subst $(comma), ,$(BOOKS)))
+	$(BIN)/tokenswift bench --prompt $(FIRST_BOOK) --prefix-tokens 2048,4096,7936 --heads $(DEMO_HEADS) \
+		--peers transformers,transformers-lookup
+	$(BIN)/python benchmarks/methods.py --books $(BOOKS) --heads $(DEMO_HEADS)
+	$(BIN)/python benchmarks/acceptance.py --book $(FIRST_BOOK)
+	$(BIN)/python benchmarks/refresh.py --book $(FIRST_BOOK)
 	$(BIN)/python benchmarks/penalty.py
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/worth.py
+	$(BIN)/python benchmarks/linear.py
+	$(if $(HELD_OUT),$(BIN)/python benchmarks/heads.py --heads $(DEMO_HEADS) --data $(HELD_OUT))
+	$(BIN)/python benchmarks/attention.py
 
 format: $(READY) ## format the code
 	$(BIN)/ruff format .

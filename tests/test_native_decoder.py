@@ -230,3 +230,16 @@ def test_long_prefixes_are_read_in_smaller_pieces(monkeypatch):
     assert decoder._most_rows(200) == 16
     again, _ = passed(decoder, KeyValueCache(200), IDS[0, :200])
     assert torch.equal(logits, again)
+
+
+def test_instruction_sets_give_the_same_bits():
+    """AVX2 and AVX-512, so that a text does not depend on the processor's age."""
+    decoder = decoder_of(make("qwen 3"))
+    given = decoder._kernel._pass
+    best = given.instructions
+    if best < 2:
+        pytest.skip("this processor has one of them only")
+    logits, _ = passed(decoder, KeyValueCache(200), IDS[0, :200])
+    given.instructions = best - 1
+    older, _ = passed(decoder, KeyValueCache(200), IDS[0, :200])
+    assert torch.equal(logits, older)

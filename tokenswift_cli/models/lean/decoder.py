@@ -34,10 +34,13 @@ class LeanDecoder:
     """A model of the Llama family; made by :meth:`of`.
 
     Attributes:
-        plan: how the linear layers multiply, and whether rows round alike.
+        plan: how the linear layers multiply, and whether rows round alike in them.
+        row_invariant: False: torch's attention rounds a row by how many keys it is given, masked ones too.
         dtype: of states, logits, keys and values.
         weight_bytes: bytes of weights that one pass of a few rows reads; embeddings not counted.
     """
+
+    row_invariant = False
 
     plan: LinearPlan
     dtype: torch.dtype
@@ -72,11 +75,6 @@ class LeanDecoder:
             for layer in self._layers
             for linear in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
         )
-
-    @property
-    def row_invariant(self) -> bool:
-        """Whether a row comes out the same to the bit whatever it is computed with."""
-        return self.plan.row_invariant and self.dtype == torch.float32
 
     @property
     def description(self) -> str:
