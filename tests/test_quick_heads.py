@@ -9,7 +9,7 @@ from models_in_memory import tiny_llama
 
 from tokenswift_cli.models import quick_heads
 from tokenswift_cli.models.heads import VARIANTS, DraftHeads, HeadsOutput, HeadsShape
-from tokenswift_cli.models.quick_heads import quickest_step
+from tokenswift_cli.models.quick_heads import HeadRunner
 from tokenswift_cli.native.attention import Loaded, load
 
 pytestmark = pytest.mark.skipif(load().kernel is None, reason=load().description)
@@ -36,9 +36,9 @@ def test_scores_are_those_of_the_heads_but_for_rounding(variant, vocabulary, mon
         generator = torch.Generator().manual_seed(3)
         state = torch.randn(64, generator=generator)
         embeddings = torch.randn(3, 64, generator=generator) if variant == "conditioned" else None
-        quick = chain(quickest_step(heads, output), state, embeddings)
+        quick = chain(HeadRunner(heads, output).run, state, embeddings)
         monkeypatch.setattr(quick_heads, "load", lambda: Loaded(None, "off"))
-        plain = chain(quickest_step(heads, output), state, embeddings)
+        plain = chain(HeadRunner(heads, output).run, state, embeddings)
     assert quick.shape == plain.shape == (3, 256 if vocabulary is None else len(vocabulary))
     assert not torch.equal(quick, plain)  # they are two ways
     assert float((quick - plain).abs().max()) < 0.02 * float(plain.abs().max())

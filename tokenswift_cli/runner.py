@@ -198,13 +198,15 @@ def _target(loaded: LoadedModel, prompt_tokens: int, config: Config, publish: Pu
         publish(Loading("Compiling the kernels for this processor; this is needed once"))
     scratch = config.drafting.most_nodes + 1
     capacity = prompt_tokens + config.generation.max_tokens + scratch
-    return Target(
+    target = Target(
         loaded.model,
         capacity,
         gguf=loaded.gguf,
         keep_model=False,
         kv_dtype=stored_type(config.model.kv_dtype),
     )
+    target.take_threads()
+    return target
 
 
 def _heads(loaded: LoadedModel, target: Any, config: Config, publish: Publish) -> DraftHeads | None:

@@ -37,6 +37,8 @@ class OwnMethods:
     """
 
     def __init__(self, config: Config, settings: BenchSettings, say: Say) -> None:
+        import torch
+
         from tokenswift_cli.models.device import stored_type
         from tokenswift_cli.models.loading import load_model
         from tokenswift_cli.models.target import Target
@@ -53,6 +55,8 @@ class OwnMethods:
             keep_model=False,
             kv_dtype=stored_type(config.model.kv_dtype),
         )
+        self._threads = torch.get_num_threads()
+        self._target.take_threads()
         self._require_memory(settings.capacity)
         self._heads = self._load_heads()
         self._prompt: tuple[int, ...] = ()
@@ -72,7 +76,7 @@ class OwnMethods:
             "kv_dtype": self._config.model.kv_dtype,
             "decoder_path": target.path,
             "row_invariant": target.row_invariant,
-            "threads": torch.get_num_threads(),
+            "threads": self._threads,
             "torch": str(torch.__version__),
             "transformers": transformers.__version__,
             "weight_bytes_per_pass": target.pass_bytes,

@@ -58,7 +58,7 @@ def wait_for(device: torch.device) -> None:
 @contextmanager
 def timed_passes(target: Target) -> Iterator[PassTimer]:
     """Time all passes of ``target`` and of drafting heads inside the block."""
-    from tokenswift_cli.models.heads import DraftHeads, HeadsOutput
+    from tokenswift_cli.models.quick_heads import HeadRunner
 
     timer = PassTimer(target.device)
     weights = target.pass_bytes
@@ -72,16 +72,14 @@ def timed_passes(target: Target) -> Iterator[PassTimer]:
     def not_counted(*_: object) -> float:
         return 0.0
 
-    # On the instance only: other targets stay as they are. The drafter makes its own HeadsOutput, so of
-    # heads it is the classes.
+    # On the instance only: other targets stay as they are. The drafter makes its own runner of heads, so of
+    # that it is the class.
     for name, size in (("verify", over_full_cache), ("draft", over_given_cache)):
         setattr(target, name, timer.wrapped(getattr(target, name), size))
-    step, logits = DraftHeads.step, HeadsOutput.logits
-    setattr(DraftHeads, "step", timer.wrapped(step, not_counted))  # noqa: B010
-    setattr(HeadsOutput, "logits", timer.wrapped(logits, not_counted))  # noqa: B010
+    run = HeadRunner.run
+    setattr(HeadRunner, "run", timer.wrapped(run, not_counted))  # noqa: B010
     try:
         yield timer
     finally:
-        setattr(DraftHeads, "step", step)  # noqa: B010
-        setattr(HeadsOutput, "logits", logits)  # noqa: B010
+        setattr(HeadRunner, "run", run)  # noqa: B010
         del target.verify, target.draft

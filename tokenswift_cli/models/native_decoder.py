@@ -101,6 +101,10 @@ class NativeDecoder:
             return "its heads have an odd size"
         return cls(model, native, stored, keep_model)
 
+    def keep_threads(self) -> None:
+        """Go on with as many threads as torch uses now, whatever it is told later."""
+        self._kernel.threads = torch.get_num_threads()
+
     def forward(
         self, token_ids: Tensor, positions: Tensor, step: AttentionStep, logits_rows: int
     ) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,12 @@
 """Drafting heads over short copies of their matrices, for the CPU: most of a head's time is reading them.
 
 The heads' own layers are kept as float16, the output matrix as 8-bit blocks. Both round, which is of no
-matter for the text: drafts are verified.
+matter for the text: drafts are verified. They run on one thread: with so little to do, waking another takes
+longer than it saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ctypes import CDLL
 
 import torch
@@ -20,28 +20,28 @@ from tokenswift_cli.native.linear import PackedLinear
 _BLOCK = 32
 _LARGEST_LEVEL = 127
 
-# From (index of the head, state [d], embedding [d] or None) to the head's state [d] and scores [R or V].
-HeadStep = Callable[[int, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+class HeadRunner:
+    """Runs heads the quickest way: compiled where that can be had, else with torch.
 
+    Args:
+        heads, output: on one device.
+    """
 
-def quickest_step(heads: DraftHeads, output: HeadsOutput) -> HeadStep:
-    """How to run ``heads``, all on one device: compiled where that can be had, else with torch."""
+    def __init__(self, heads: DraftHeads, output: HeadsOutput) -> None:
+        self._heads, self._output = heads, output
+        self._quick: list[_QuickHead] = []
+        kernel = load().kernel if output.weight.is_cpu else None
+        if kernel is not None and heads.shape.hidden_size % _BLOCK == 0:
+            self._quick = [_QuickHead(kernel.library, head) for head in heads.heads]
+            self._scores = _in_blocks(kernel.library, output.weight.float(), output.bias)
 
-    def plain(index: int, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
-        state, normed = heads.step(index, state, embedding)
-        return state, output.logits(normed)
-
-    kernel = load().kernel if output.weight.is_cpu else None
-    if kernel is None or heads.shape.hidden_size % _BLOCK:
-        return plain
-    layers = [_QuickHead(kernel.library, head) for head in heads.heads]
-    scores = _in_blocks(kernel.library, output.weight.float(), output.bias)
-
-    def quick(index: int, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
-        state, normed = layers[index](state.float(), None if embedding is None else embedding.float())
-        return state, scores(normed[None])[0]
-
-    return quick
+    def run(self, index: int, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As :meth:`tokenswift_cli.models.heads.DraftHeads.step` for one row, with scores [R or V]."""
+        if not self._quick:
+            state, normed = self._heads.step(index, state, embedding)
+            return state, self._output.logits(normed)
+        state, normed = self._quick[index](state.float(), None if embedding is None else embedding.float())
+        return state, self._scores(normed[None], threads=1)[0]
 
 
 class _QuickHead:
@@ -59,8 +59,8 @@ class _QuickHead:
         normed = _norm(state, self._input)
         if self._mix is not None and self._token is not None and embedding is not None:
             both = torch.cat([normed, _norm(embedding, self._token)])
-            normed = functional.silu(self._mix(both[None])[0])
-        state = state + self._linear(normed[None])[0]
+            normed = functional.silu(self._mix(both[None], threads=1)[0])
+        state = state + self._linear(normed[None], threads=1)[0]
         return state, _norm(state, self._post)
 
 

@@ -22,6 +22,7 @@ from tokenswift_cli.models.decoder import Decoder, choose_decoder
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.memory import free_memory
+from tokenswift_cli.models.native_decoder import NativeDecoder
 from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
 
 # Two correct float32 computations of the same logits differ by far less than this share of their size.
@@ -93,6 +94,16 @@ class Target:
         stored = kv_dtype or known.kv_dtype
         self.kv_bytes_per_token: int = known.kv_bytes_per_token * stored.itemsize // known.kv_dtype.itemsize
         self.cache = KeyValueCache(capacity, kv_dtype)
+
+    def take_threads(self) -> None:
+        """Keep torch's threads for the compiled passes, where there are such, and leave torch one.
+
+        What torch does besides, per token, is so little that waking a second thread for it takes longer. It
+        changes torch for the whole process.
+        """
+        if isinstance(self._decoder, NativeDecoder):
+            self._decoder.keep_threads()
+            torch.set_num_threads(1)
 
     def keep_states(self) -> None:
         """Keep the hidden states of each pass from now on, for drafting heads.

@@ -134,10 +134,16 @@ class DecoderKernel:
         heads, kv_heads, size: query heads, KV heads, elements of a head (even).
         epsilon: of all norms.
 
+    Attributes:
+        threads: of a pass; None for as many as torch uses.
+        weight_bytes: bytes of weights that a pass reads.
+
     Raises:
         BuildError: the library is another version's.
         ValueError: shapes do not fit.
     """
+
+    threads: int | None = None
 
     def __init__(
         self,
@@ -237,7 +243,7 @@ class DecoderKernel:
         given.queries = None if queries is None else queries.data_ptr()
         given.logits, given.logits_rows = logits.data_ptr(), logits.shape[0]
         given.half = first.dtype is self._torch.float16
-        given.threads = 1 if self._alone else self._torch.get_num_threads()
+        given.threads = 1 if self._alone else self.threads or self._torch.get_num_threads()
         given.workspace, given.workspace_bytes = self._workspace.data_ptr(), self._workspace.numel()
         outcome = self._run(ctypes.byref(given))
         if outcome == _WORKSPACE_TOO_SMALL:

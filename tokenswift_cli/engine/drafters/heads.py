@@ -20,7 +20,7 @@ from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.tree import Draft
 from tokenswift_cli.errors import NonFiniteLogitsError
 from tokenswift_cli.models.heads import DraftHeads, HeadsOutput
-from tokenswift_cli.models.quick_heads import quickest_step
+from tokenswift_cli.models.quick_heads import HeadRunner
 from tokenswift_cli.models.target import Target
 
 # Acceptance is learned by head, by rank among the head's proposals and by the lead over the next one.
@@ -53,7 +53,7 @@ class HeadsDrafter:
         target.keep_states()
         self._heads = heads.to(device=target.device, dtype=target.head_dtype).eval()
         self._output = HeadsOutput(target.model, self._heads)
-        self._step = quickest_step(self._heads, self._output)
+        self._runner = HeadRunner(self._heads, self._output)
         self._conditioned = heads.shape.variant == "conditioned"
         self._shared_noise = shared_noise
         # Tokens outside the draft vocabulary stay impossible; the others are written anew for each draft.
@@ -116,7 +116,7 @@ class HeadsDrafter:
     ) -> list[_Leaf]:
         """The best ``width`` continuations of one path, best first."""
         embedding = self._output.embed(history.window(1))[0] if self._conditioned else None
-        state, logits = self._step(index, leaf.state, embedding)
+        state, logits = self._runner.run(index, leaf.state, embedding)
         if self._output.token_ids is not None:
             logits = self._scores.index_copy_(0, self._output.token_ids, logits)
         seed = sampler.settings.seed if self._shared_noise else sampler.settings.seed ^ OWN_NOISE
