@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.demo, pytest.mark.slow]
 
 PROMPT = Path(__file__).parent.parent / "prompts" / "chronicle.txt"
 SAMPLING = SamplingSettings(seed=4)
-TOKENS = 512
+TOKENS = 320
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,9 +60,9 @@ def test_lookup_writes_the_plain_text(demo_model, prompt_ids, plain_tokens):
 
 
 def test_greedy_equals_transformers(demo_model, prompt_ids):
-    """200 tokens of ``generate(do_sample=False)``, written with drafting."""
+    """120 tokens of ``generate(do_sample=False)``, written with drafting."""
     greedy = SamplingSettings(temperature=0.0, penalty=1.0)
-    tokens, _ = write(demo_model, prompt_ids, greedy, 200, "lookup", FixedPlanner(7))
+    tokens, _ = write(demo_model, prompt_ids, greedy, 120, "lookup", FixedPlanner(7))
     demo_model.model.set_attn_implementation("sdpa")
     try:
         prompt = torch.tensor([prompt_ids])
@@ -70,7 +70,7 @@ def test_greedy_equals_transformers(demo_model, prompt_ids):
             prompt,
             attention_mask=torch.ones_like(prompt),
             do_sample=False,
-            max_new_tokens=200,
+            max_new_tokens=120,
             eos_token_id=None,
             pad_token_id=0,
         )[0, len(prompt_ids) :]
@@ -120,7 +120,7 @@ def test_killed_and_resumed_run_is_the_plain_text(plain_tokens, tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for line in process.stderr:
             if json.loads(line)["event"] == "checkpoint_saved":
-                time.sleep(generator.uniform(0, 2))
+                time.sleep(generator.uniform(0, 0.5))
                 process.send_signal(signal.SIGKILL)
                 break
         process.stderr.close()

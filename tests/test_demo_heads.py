@@ -28,17 +28,22 @@ def stock_attention_afterwards(demo_model):
     demo_model.model.set_attn_implementation("sdpa")
 
 
-def plain_text(loaded, prompt_ids):
-    target = Target(loaded.model, len(prompt_ids) + COUNT + 1)
+@pytest.fixture(scope="module")
+def prompt_ids(demo_model):
+    return demo_model.tokenizer(PROMPT.read_text(encoding="utf-8"))["input_ids"]
+
+
+@pytest.fixture(scope="module")
+def plain_text(demo_model, prompt_ids):
+    target = Target(demo_model.model, len(prompt_ids) + COUNT + 1)
     engine = Engine(target, SAMPLING, DraftingSettings(method="autoregressive"))
     list(engine.prefill(prompt_ids, len(prompt_ids)))
     return [token for step in engine.steps(COUNT) for token in step.tokens]
 
 
 @pytest.mark.parametrize("method", ["heads", "tokenswift"])
-def test_the_shipped_heads_write_the_plain_text(demo_model, method):
+def test_the_shipped_heads_write_the_plain_text(demo_model, prompt_ids, plain_text, method):
     """They belong to the demo model, are accepted now and then, and change nothing."""
-    prompt_ids = demo_model.tokenizer(PROMPT.read_text(encoding="utf-8"))["input_ids"]
     config = demo_model.model.config
     heads = load_heads(SHIPPED_HEADS, demo_model.identity, config.hidden_size, config.vocab_size)
     drafting = DraftingSettings(method=method, heads="given", ngram_candidates=4)
@@ -47,5 +52,5 @@ def test_the_shipped_heads_write_the_plain_text(demo_model, method):
     engine = Engine(target, SAMPLING, drafting, heads=heads, planner=planner)
     list(engine.prefill(prompt_ids, len(prompt_ids)))
     steps = list(engine.steps(COUNT))
-    assert [token for step in steps for token in step.tokens] == plain_text(demo_model, prompt_ids)
+    assert [token for step in steps for token in step.tokens] == plain_text
     assert sum(step.shares.get("heads", (0, 0))[1] for step in steps) > 3

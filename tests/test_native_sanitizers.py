@@ -1,8 +1,8 @@
 """All native code under the sanitizers, in a program of its own, on random shapes.
 
-The program also checks what is computed, see native_driver/driver.cpp. In the one build the portable code fuses
-multiplication and addition as the fast code does, and must agree with it to the bit; in the other it is as it is
-shipped.
+The program also checks what is computed, see native_driver/driver.cpp. In the one build the portable code
+fuses multiplication and addition as the fast code does, and must agree with it to the bit; in the other it is
+as it is shipped.
 """
 
 from __future__ import annotations
