@@ -90,6 +90,7 @@ class DraftingStage:
             else None
         )
         self._state: torch.Tensor | None = None
+        self._heads_run = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take in tokens of the text that were not committed by a :meth:`Proposal`'s verification."""
@@ -105,6 +106,7 @@ class DraftingStage:
             root: the last committed token.
             limit: tokens still to be written; >= 1.
         """
+        started, self._heads_run = time.perf_counter(), 0
         # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
         longest = limit - 1
         probe = self._next_probe(limit)
@@ -117,6 +119,9 @@ class DraftingStage:
             tree = build_tree(root, filled, probe.rows - 1)
         else:
             tree = self.planner.plan(root, drafts, passes)
+        if self._heads_run and not passes:
+            # All that a proposal costs, and not only the heads' own matrices: planning its tree counts, too.
+            self.planner.head_costs.observe(1, (time.perf_counter() - started) / self._heads_run)
         return Proposal(tree, drafts, passes, refresh, probe)
 
     def committed(
@@ -169,15 +174,13 @@ class DraftingStage:
         sampler: Sampler,
         count: int,
     ) -> list[Draft]:
-        """What ``count`` heads propose after ``path``, timed."""
+        """What ``count`` heads propose after ``path``."""
         if not count:
             return []
-        started = time.perf_counter()
         name = f"{heads.name}-drafted" if path else heads.name
         widths = (_HEAD_WIDTH,) * count
-        drafts = heads.draft(state, path, history, sampler, widths, expand_all=False, name=name)
-        self.planner.head_costs.observe(1, (time.perf_counter() - started) / count)
-        return drafts
+        self._heads_run += count
+        return heads.draft(state, path, history, sampler, widths, expand_all=False, name=name)
 
     def _self_draft(
         self,
