@@ -79,33 +79,6 @@ def test_greedy_equals_transformers(demo_model, prompt_ids):
     assert tokens == expected.tolist()
 
 
-def test_self_draft_is_mostly_accepted_at_three_thousand_tokens(demo_model):
-    """A partial cache of 1,024 rows, paper sampling: at least 0.80 of the drafted tokens are accepted.
-
-    The text is real (the project's own prompts and licence); so is the check that nothing changed it.
-    """
-    root = PROMPT.parent.parent
-    files = [*sorted((root / "prompts").glob("*.txt")), root / "LICENSE"]
-    text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
-    ids = demo_model.tokenizer(text)["input_ids"][:3072]
-    assert len(ids) == 3072
-    target = Target(demo_model.model, 3072 + 200)
-    texts, accepted, drafted = [], 0, 0
-    for planner in (FixedPlanner(1, 1), FixedPlanner(0)):
-        target.cache.length = min(target.cache.length, len(ids) - 1)
-        drafting = DraftingSettings(drafters=("self",), partial_cache=1024)
-        engine = Engine(
-            target, SAMPLING, drafting, planner=planner, end_ids=demo_model.eos_ids, ignore_end=True
-        )
-        list(engine.prefill(ids, len(ids)))
-        steps = list(engine.steps(120))
-        texts.append([token for step in steps for token in step.tokens])
-        accepted += sum(step.accepted for step in steps)
-        drafted += sum(step.drafted for step in steps)
-    assert texts[0] == texts[1]
-    assert drafted > 40 and accepted / drafted >= 0.80
-
-
 def test_killed_and_resumed_run_is_the_plain_text(plain_tokens, tmp_path):
     """Cases 19 and 20 on the real model: kill -9 twice, other chunk sizes, another method each time."""
     run_dir = tmp_path / "run"

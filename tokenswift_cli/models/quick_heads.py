@@ -20,6 +20,7 @@ from tokenswift_cli.native.linear import PackedLinear
 _BLOCK = 32
 _LARGEST_LEVEL = 127
 
+
 class HeadRunner:
     """Runs heads the quickest way: compiled where that can be had, else with torch.
 
