@@ -417,7 +417,7 @@ def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
     assert done.returncode == 1
 
 
-ROOT = Path(cli.__file__).parents[1]
+ROOT = Path(cli.__file__).parents[2]
 COMMAND = f"{shlex.quote(sys.executable)} -m tokenswift_cli"
 
 
