@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 # Before anything imports huggingface_hub, which reads it once. TOKENSWIFT_CACHE stays as the user has it,
 # so that the demo model is converted once and not for each test run.
@@ -69,3 +71,18 @@ def demo_model() -> LoadedModel:
     except ModelError as error:
         pytest.skip(str(error))
     return load_model(ModelConfig(device="cpu", dtype="float32"), lambda message: None)
+
+
+@pytest.fixture(scope="session")
+def demo_prompt_ids(demo_model: LoadedModel) -> list[int]:
+    """Some 300 tokens of a chronicle."""
+    prompt = Path(__file__).parent.parent / "prompts" / "chronicle.txt"
+    ids: list[int] = demo_model.tokenizer(prompt.read_text(encoding="utf-8"))["input_ids"]
+    return ids
+
+
+@pytest.fixture(scope="module")
+def stock_attention_afterwards(demo_model: LoadedModel) -> Iterator[None]:
+    """The demo model is shared with tests that call it by itself."""
+    yield
+    demo_model.model.set_attn_implementation("sdpa")

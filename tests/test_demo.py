@@ -20,60 +20,48 @@ from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.models import attention
 from tokenswift_cli.models.target import Target
 
-pytestmark = [pytest.mark.demo, pytest.mark.slow]
+pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.usefixtures("stock_attention_afterwards")]
 
 PROMPT = Path(__file__).parent.parent / "prompts" / "chronicle.txt"
 SAMPLING = SamplingSettings(seed=4)
-TOKENS = 320
+TOKENS = 512
 
 
-@pytest.fixture(scope="module", autouse=True)
-def stock_attention_afterwards(demo_model):
-    """The model is shared with tests that call it by itself."""
-    yield
-    demo_model.model.set_attn_implementation("sdpa")
-
-
-@pytest.fixture(scope="module")
-def prompt_ids(demo_model):
-    return demo_model.tokenizer(PROMPT.read_text(encoding="utf-8"))["input_ids"]
-
-
-def write(loaded, prompt_ids, sampling, count, method, planner=None):
-    target = Target(loaded.model, len(prompt_ids) + count + 32)
+def write(loaded, demo_prompt_ids, sampling, count, method, planner=None):
+    target = Target(loaded.model, len(demo_prompt_ids) + count + 32, gguf=loaded.gguf)
     engine = Engine(target, sampling, DraftingSettings(method=method), planner=planner)
-    list(engine.prefill(prompt_ids, len(prompt_ids)))
+    list(engine.prefill(demo_prompt_ids, len(demo_prompt_ids)))
     steps = list(engine.steps(count))
     return [token for step in steps for token in step.tokens], steps
 
 
 @pytest.fixture(scope="module")
-def plain_tokens(demo_model, prompt_ids):
-    return write(demo_model, prompt_ids, SAMPLING, TOKENS, "autoregressive")[0]
+def plain_tokens(demo_model, demo_prompt_ids):
+    return write(demo_model, demo_prompt_ids, SAMPLING, TOKENS, "autoregressive")[0]
 
 
-def test_lookup_writes_the_plain_text(demo_model, prompt_ids, plain_tokens):
+def test_lookup_writes_the_plain_text(demo_model, demo_prompt_ids, plain_tokens):
     """Case 1, with sampling, penalty and min-p; every step verifies what was proposed."""
-    tokens, steps = write(demo_model, prompt_ids, SAMPLING, TOKENS, "lookup", FixedPlanner(7))
+    tokens, steps = write(demo_model, demo_prompt_ids, SAMPLING, TOKENS, "lookup", FixedPlanner(7))
     assert tokens == plain_tokens
     assert any(step.accepted for step in steps)
 
 
-def test_greedy_equals_transformers(demo_model, prompt_ids):
-    """120 tokens of ``generate(do_sample=False)``, written with drafting."""
+def test_greedy_equals_transformers(demo_model, demo_prompt_ids):
+    """200 tokens of ``generate(do_sample=False)``, written with drafting."""
     greedy = SamplingSettings(temperature=0.0, penalty=1.0)
-    tokens, _ = write(demo_model, prompt_ids, greedy, 120, "lookup", FixedPlanner(7))
+    tokens, _ = write(demo_model, demo_prompt_ids, greedy, 200, "lookup", FixedPlanner(7))
     demo_model.model.set_attn_implementation("sdpa")
     try:
-        prompt = torch.tensor([prompt_ids])
+        prompt = torch.tensor([demo_prompt_ids])
         expected = demo_model.model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             do_sample=False,
-            max_new_tokens=120,
+            max_new_tokens=200,
             eos_token_id=None,
             pad_token_id=0,
-        )[0, len(prompt_ids) :]
+        )[0, len(demo_prompt_ids) :]
     finally:
         demo_model.model.set_attn_implementation(attention.NAME)
     assert tokens == expected.tolist()

@@ -11,17 +11,10 @@ from tokenswift_cli.engine.planner import FixedPlanner
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.models.target import Target
 
-pytestmark = [pytest.mark.demo, pytest.mark.slow]
+pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.usefixtures("stock_attention_afterwards")]
 
 ROOT = Path(__file__).parent.parent
 SAMPLING = SamplingSettings(seed=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stock_attention_afterwards(demo_model):
-    """The model is shared with tests that call it by itself."""
-    yield
-    demo_model.model.set_attn_implementation("sdpa")
 
 
 def test_self_draft_is_mostly_accepted_at_three_thousand_tokens(demo_model):
@@ -33,7 +26,7 @@ def test_self_draft_is_mostly_accepted_at_three_thousand_tokens(demo_model):
     text = "\n\n".join(path.read_text(encoding="utf-8") for path in files)
     ids = demo_model.tokenizer(text)["input_ids"][:3072]
     assert len(ids) == 3072
-    target = Target(demo_model.model, 3072 + 200)
+    target = Target(demo_model.model, 3072 + 200, gguf=demo_model.gguf)
     texts, accepted, drafted = [], 0, 0
     for planner in (FixedPlanner(1, 1), FixedPlanner(0)):
         target.cache.length = min(target.cache.length, len(ids) - 1)

@@ -72,7 +72,7 @@ def test_kill_at_random_moments_and_resume(generate, tmp_path):
         if not wait_for_writing(process):
             assert process.wait() == 0
             break
-        if kills < 3:
+        if kills < 4:
             time.sleep(generator.uniform(0, 0.6))
             process.kill()
             kills += 1

@@ -92,14 +92,14 @@ def test_choice_leaves_its_inputs_alone():
     "changes", [{}, {"temperature": 0.5}, {"min_p": 0.2}, {"top_k": 3}, {"top_p": 0.7}], ids=str
 )
 def test_choices_follow_the_softmax(changes):
-    """Chi-square of 6,000 positions against the processed softmax; chance of a false alarm 1e-6 each."""
+    """Chi-square of 20,000 positions against the processed softmax; chance of a false alarm 1e-6 each."""
     settings = SamplingSettings(**(PLAIN | changes), seed=5)
     logits = torch.tensor([2.0, 1.5, 0.0, 1.0, -1.0, 0.5, -3.0, 1.2])
     sampler = Sampler(settings, len(logits))
     window = torch.tensor([], dtype=torch.int64)
     candidates = sampler.candidates(logits, window, 0)
     probabilities = torch.softmax(candidates.scores.double(), dim=0).numpy()
-    draws = 6_000
+    draws = 20_000
     chosen = [sampler.choose(logits, window, position) for position in range(draws)]
     counts = np.bincount(chosen, minlength=len(logits))
     kept = candidates.token_ids.numpy()

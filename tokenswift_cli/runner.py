@@ -192,10 +192,10 @@ def _load(config: Config, publish: Publish) -> LoadedModel:
 def _target(loaded: LoadedModel, prompt_tokens: int, config: Config, publish: Publish) -> Any:
     from tokenswift_cli.models.device import stored_type
     from tokenswift_cli.models.target import Target
-    from tokenswift_cli.native.attention import will_compile
+    from tokenswift_cli.native.attention import COMPILING, will_compile
 
     if loaded.model.device.type == "cpu" and will_compile():
-        publish(Loading("Compiling the kernels for this processor; this is needed once"))
+        publish(Loading(COMPILING))
     scratch = config.drafting.most_nodes + 1
     capacity = prompt_tokens + config.generation.max_tokens + scratch
     target = Target(

@@ -41,18 +41,16 @@ class Launch(Protocol):
 
 @dataclass
 class LineUp:
-    """The contestants, and what is to be told about those that are not there.
+    """The contestants, and those that did not start.
 
     Attributes:
         entries: in the order of their turns.
         facts: about the machine and the versions.
-        notices: which peers were left out, and why.
         failed: methods of peers that should have started, with the reason.
     """
 
     entries: list[Entry] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
-    notices: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 

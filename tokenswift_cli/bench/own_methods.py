@@ -42,11 +42,14 @@ class OwnMethods:
         from tokenswift_cli.models.device import stored_type
         from tokenswift_cli.models.loading import load_model
         from tokenswift_cli.models.target import Target
+        from tokenswift_cli.native.attention import COMPILING, will_compile
 
         self._config = config
         self._say = say
         self._drafting = {method: replace(config.drafting, method=method) for method in settings.methods}
         self._loaded: LoadedModel = load_model(config.model, say)
+        if self._loaded.model.device.type == "cpu" and will_compile():
+            say(COMPILING)
         scratch = max([settings_.most_nodes for settings_ in self._drafting.values()], default=0) + 1
         self._target = Target(
             self._loaded.model,

@@ -96,6 +96,7 @@ def examine(
         notify: gets one line per slow step.
     """
     from tokenswift_cli.models.memory import free_memory
+    from tokenswift_cli.native.attention import COMPILING, will_compile
 
     problems: list[str] = []
     notes: list[str] = []
@@ -114,7 +115,8 @@ def examine(
         problems.append(broken)
     else:
         devices = find_devices(config.model)
-        notify("Loading the compiled kernels; the first time they are compiled, which takes some seconds")
+        if will_compile():
+            notify(COMPILING)
         kernels = find_kernels()
         paths = _paths(kernels, devices)
         hub = hub_cache()

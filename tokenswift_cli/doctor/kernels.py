@@ -50,7 +50,7 @@ class ForwardPaths:
 
 
 def find_kernels() -> Kernels:
-    """Load the kernels as a run would: compiled now if they are not yet, which takes some seconds."""
+    """Load the kernels as a run would: compiled now if they are not yet, which takes about half a minute."""
     from tokenswift_cli.native.attention import SWITCH, load
     from tokenswift_cli.native.build import BuildError, find_compiler
 

@@ -90,7 +90,6 @@ class DraftingStage:
             else None
         )
         self._state: torch.Tensor | None = None
-        self._heads_run = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take in tokens of the text that were not committed by a :meth:`Proposal`'s verification."""
@@ -106,7 +105,7 @@ class DraftingStage:
             root: the last committed token.
             limit: tokens still to be written; >= 1.
         """
-        started, self._heads_run = time.perf_counter(), 0
+        started = time.perf_counter()
         # The last of ``limit`` tokens is the target's own: drafting more than the rest is waste.
         longest = limit - 1
         probe = self._next_probe(limit)
@@ -119,9 +118,10 @@ class DraftingStage:
             tree = build_tree(root, filled, probe.rows - 1)
         else:
             tree = self.planner.plan(root, drafts, passes)
-        if self._heads_run and not passes:
+        by_heads = sum(draft.drafter == HeadsDrafter.name for draft in others)
+        if by_heads and not passes:
             # All that a proposal costs, and not only the heads' own matrices: planning its tree counts, too.
-            self.planner.head_costs.observe(1, (time.perf_counter() - started) / self._heads_run)
+            self.planner.head_costs.observe(1, (time.perf_counter() - started) / by_heads)
         return Proposal(tree, drafts, passes, refresh, probe)
 
     def committed(
@@ -179,7 +179,6 @@ class DraftingStage:
             return []
         name = f"{heads.name}-drafted" if path else heads.name
         widths = (_HEAD_WIDTH,) * count
-        self._heads_run += count
         return heads.draft(state, path, history, sampler, widths, expand_all=False, name=name)
 
     def _self_draft(

@@ -31,6 +31,7 @@ class Decoder(Protocol):
     Attributes:
         description: what it is, in a few words for people.
         weight_bytes: bytes of weights that one pass of a few rows reads; embeddings not counted.
+        own_bytes: those of them that the model's own parameters do not hold.
         row_invariant: whether a row comes out the same to the bit whatever it is computed with.
     """
 
@@ -39,6 +40,9 @@ class Decoder(Protocol):
 
     @property
     def weight_bytes(self) -> int: ...
+
+    @property
+    def own_bytes(self) -> int: ...
 
     @property
     def row_invariant(self) -> bool: ...

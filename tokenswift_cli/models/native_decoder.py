@@ -62,7 +62,7 @@ class NativeDecoder:
             size=self._size,
             epsilon=config.rms_norm_eps,
         )
-        self.weight_bytes = self._kernel.weight_bytes
+        self.weight_bytes = self.own_bytes = self._kernel.weight_bytes
         self.description = f"native ({native.instructions}; weights as {packer.summary()})"
         self._embeddings: Tensor = model.get_input_embeddings().weight.detach()
         self._rotary = RotaryTable(decoder.rotary_emb)

@@ -19,6 +19,7 @@ from tokenswift_cli.native.linear import PackedLinear
 
 _BLOCK = 32
 _LARGEST_LEVEL = 127
+_ROWS_AT_ONCE = 4096
 
 
 class HeadRunner:
@@ -34,7 +35,7 @@ class HeadRunner:
         kernel = load().kernel if output.weight.is_cpu else None
         if kernel is not None and heads.shape.hidden_size % _BLOCK == 0:
             self._quick = [_QuickHead(kernel.library, head) for head in heads.heads]
-            self._scores = _in_blocks(kernel.library, output.weight.float(), output.bias)
+            self._scores = _in_blocks(kernel.library, output.weight, output.bias)
 
     def run(self, index: int, state: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
         """As :meth:`tokenswift_cli.models.heads.DraftHeads.step` for one row, with scores [R or V]."""
@@ -76,8 +77,11 @@ def _norm(row: Tensor, norm: nn.RMSNorm) -> Tensor:
 
 
 def _in_blocks(library: CDLL, weight: Tensor, bias: Tensor | None) -> PackedLinear:
-    """float32 [R, d] rounded to 8 bits, each block of a row with a scale of its own."""
-    blocks = weight.unflatten(1, (-1, _BLOCK))
-    scales = blocks.abs().amax(dim=2).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST_LEVEL
-    levels = (blocks / scales.unsqueeze(2)).round().to(torch.int8).flatten(1)
-    return PackedLinear.of_blocks(library, levels, scales, bias=bias, bits=8)
+    """[R, d] rounded to 8 bits, each block of a row with a scale of its own."""
+    all_levels, all_scales = [], []
+    for rows in weight.split(_ROWS_AT_ONCE):  # a large vocabulary never stands there in float32
+        blocks = rows.float().unflatten(1, (-1, _BLOCK))
+        scales = blocks.abs().amax(dim=2).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST_LEVEL
+        all_levels.append((blocks / scales.unsqueeze(2)).round().to(torch.int8).flatten(1))
+        all_scales.append(scales)
+    return PackedLinear.of_blocks(library, torch.cat(all_levels), torch.cat(all_scales), bias=bias, bits=8)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models import attention
-from tokenswift_cli.models.decoder import Decoder, choose_decoder
+from tokenswift_cli.models.decoder import SWITCH, Decoder, choose_decoder
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.memory import free_memory
@@ -124,7 +124,7 @@ class Target:
     def weight_bytes(self) -> int:
         """Bytes of all parameters and buffers, packed copies included."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
-        packed = 0 if self._decoder is None else self._decoder.weight_bytes
+        packed = 0 if self._decoder is None else self._decoder.own_bytes
         return packed + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
@@ -279,9 +279,10 @@ class Target:
         error = (actual.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6)
         tolerance = _CHECK_TOLERANCE if expected.dtype == torch.float32 else 0.1
         if not error <= tolerance:
+            remedy = "Use another model." if self._decoder is None else f"Set {SWITCH}=generic."
             raise UnsupportedModelError(
                 f"{name} computes other logits with the engine's attention than by itself (relative "
-                f"difference {float(error):.2g}, {path}), so its text would not be exact. Use another model."
+                f"difference {float(error):.2g}, {path}), so its text would not be exact. {remedy}"
             )
         kv_dtype = cache.dtype
         assert kv_dtype is not None  # rows were written

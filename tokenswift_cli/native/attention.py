@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SWITCH = "TOKENSWIFT_NATIVE"
 INTERFACE = 1
+COMPILING = "Compiling the kernels for this processor; this is needed once"
 INSTRUCTIONS = ("portable", "AVX2", "AVX-512")
 
 _WORKSPACE_TOO_SMALL = 1
@@ -300,7 +301,7 @@ class NativeAttention:
 
 
 def will_compile() -> bool:
-    """Whether the first :func:`load` would have to compile, which takes about half a minute."""
+    """Whether the first :func:`load` would have to compile, which takes half a minute: say so before."""
     return not _is_off() and needs_compiling()
 
 

@@ -38,6 +38,7 @@ class LeanDecoder:
         row_invariant: False: torch's attention rounds a row by how many keys it is given, masked ones too.
         dtype: of states, logits, keys and values.
         weight_bytes: bytes of weights that one pass of a few rows reads; embeddings not counted.
+        own_bytes: those of them that the model's own parameters do not hold.
     """
 
     row_invariant = False
@@ -45,6 +46,7 @@ class LeanDecoder:
     plan: LinearPlan
     dtype: torch.dtype
     weight_bytes: int
+    own_bytes: int
 
     def __init__(
         self, model: PreTrainedModel, plan: LinearPlan, dtype: torch.dtype, keep_model: bool
@@ -70,10 +72,21 @@ class LeanDecoder:
         self._final_scale = decoder.norm.weight.detach().to(dtype)
         self._norm = RootMeanSquareNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
         self._head_norm = RootMeanSquareNorm(self._size, config.rms_norm_eps, dtype, device)
-        self.weight_bytes = self._output.weight_bytes + sum(
+        linears = [
+            self._output,
+            *(
+                linear
+                for layer in self._layers
+                for linear in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
+            ),
+        ]
+        self.weight_bytes = sum(linear.weight_bytes for linear in linears)
+        # What can be looked at became the model's own parameters, in their type.
+        shared = next(model.parameters()).dtype
+        self.own_bytes = sum(
             linear.weight_bytes
-            for layer in self._layers
-            for linear in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
+            for linear in linears
+            if linear.matrix is None or linear.matrix.dtype != shared
         )
 
     @property
@@ -125,17 +138,7 @@ class LeanDecoder:
     def forward(
         self, token_ids: Tensor, positions: Tensor, step: AttentionStep, logits_rows: int
     ) -> tuple[Tensor, Tensor]:
-        """One pass; its keys and values land behind the cache's committed rows.
-
-        Args:
-            token_ids: int64 [T] on the model's device.
-            positions: int64 [T], absolute.
-            step: what the rows attend to.
-            logits_rows: number of last rows to compute logits of, 0..T.
-
-        Returns:
-            logits [logits_rows, V] and the states [T, d] before the final norm, in :attr:`dtype`.
-        """
+        """See :class:`tokenswift_cli.models.decoder.Decoder`; logits and states in :attr:`dtype`."""
         rows, start = token_ids.shape[0], step.cache.length
         padded = self.plan.padded(rows)
         size, heads, kv_heads, width = self._size, self._heads, self._kv_heads, self._width
