@@ -14,6 +14,7 @@ import torch
 from models_in_memory import tiny_llama, tiny_mistral
 
 from tokenswift_cli.engine.engine import Engine
+from tokenswift_cli.engine.filling import Filled
 from tokenswift_cli.engine.planner import FixedPlanner
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.engine.tree import Draft
@@ -341,7 +342,7 @@ def test_rows_that_stand_in_the_cache_are_not_read_again():
     target = Target(tiny_llama(), 400)
     target.read((PROMPT + text)[:130])
     engine = Engine(target, SAMPLINGS["min-p"], DraftingSettings(method="lookup"), planner=FixedPlanner(9))
-    assert list(engine.prefill(PROMPT + text[:100], len(PROMPT))) == [139, 140]
+    assert list(engine.prefill(PROMPT + text[:100], len(PROMPT))) == [Filled(139, 0)]
     tokens = [token for step in engine.steps(150) for token in step.tokens]
     assert tokens == text[100:250]
     with pytest.raises(ValueError, match="cache"):

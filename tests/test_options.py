@@ -45,8 +45,11 @@ WRITTEN: dict[str, tuple[str | bool | list[str], str | None, str, object, object
     "model.rope_scaling": ("yarn:2", None, "yarn:8", "yarn:2", "yarn:8"),
     "model.threads": ("1", "2", "3", 1, 3),
     "model.offline": (False, None, "on", False, True),
+    "model.trust_remote_code": (False, None, "on", False, True),
+    "model.trust_pickle": (True, None, "off", True, False),
     "run.directory": ("cli-run", None, "yaml-run", "cli-run", "yaml-run"),
     "run.chunk_tokens": ("64", None, "128", 64, 128),
+    "checkpoint.kv": ("always", None, "never", "always", "never"),
     "display.progress": ("plain", "json", "none", "plain", "none"),
     "display.stream": (False, None, "true", False, True),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 from dataclasses import replace
 from functools import partial
@@ -14,7 +16,8 @@ import pytest
 import torch
 from tiny_model_directory import END_ID, save_tiny_model
 
-from tokenswift_cli.config import Config, GenerationConfig, ModelConfig, RunConfig
+from tokenswift_cli import durable
+from tokenswift_cli.config import CheckpointConfig, Config, GenerationConfig, ModelConfig, RunConfig
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.errors import (
     NonFiniteLogitsError,
@@ -540,3 +543,84 @@ def test_length_of_a_rope_switch_is_the_limit():
     )
     assert position_limit(phi) == 100
     assert position_limit(LlamaConfig(max_position_embeddings=4000)) == 4000
+
+
+def with_journal(config, mode="always"):
+    return replace(config, checkpoint=CheckpointConfig(kv=mode))
+
+
+@pytest.mark.parametrize("tokens", [1, 50, 130])
+def test_resume_takes_the_cache_from_the_journal(config, undisturbed, tokens):
+    """Case 19: at a chunk border and inside a chunk; says what it restored and what it computed."""
+    config = with_journal(config)
+    assert run(config, signal_after(tokens, signal.SIGINT, [])).finish_reason == "interrupted"
+    events = []
+    go_on(config, events.append)
+    assert (tokens_of(config), text_of(config)) == undisturbed
+    said = next(event.message for event in events if isinstance(event, Notice) and "Key-value" in event.message)
+    assert re.search(r": [1-9]\d* rows read from the journal in .* s, 0 computed again", said), said
+    record = [json.loads(line) for line in (Path(config.run.directory) / "metrics.jsonl").open()]
+    sessions = [line["session"] for line in record if "session" in line]
+    assert [session["restored_rows"] > 0 for session in sessions] == [False, True]
+    assert sessions[1]["computed_rows"] == 0
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing", "foreign", "all missing"])
+def test_what_the_journal_lacks_is_computed(config, undisturbed, harm):
+    """Case 21."""
+    config = with_journal(replace(config, run=replace(config.run, chunk_tokens=256)))
+    directory = Path(config.run.directory)
+    run(replace(config, generation=replace(config.generation, max_tokens=280)))
+    files = sorted((directory / "kv").iterdir())
+    assert len(files) == 3
+    if harm == "damaged":
+        files[1].write_bytes(files[1].read_bytes()[:-1] + b"?")
+    elif harm == "missing":
+        files[1].unlink()
+    elif harm == "foreign":
+        files[1].write_bytes(files[0].read_bytes())
+    else:
+        shutil.rmtree(directory / "kv")
+    events = []
+    go_on(config, events.append, max_tokens=COUNT)
+    assert (tokens_of(config), text_of(config)) == undisturbed
+    warned = [event.message for event in events if isinstance(event, Notice) and event.level == "warning"]
+    assert len(warned) == (harm in ("damaged", "foreign"))
+    assert all("computed again" in message and files[1].name in message for message in warned)
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("never", False), ("auto", False), ("always", True)])
+def test_the_journal_is_kept_as_asked(config, mode, kept):
+    events = []
+    run(with_journal(config, mode), events.append, dry_run=True)
+    said = [event.message for event in events if isinstance(event, Notice)]
+    line = next(message for message in said if message.startswith("key-value journal"))
+    assert ("not kept" not in line) == kept
+    assert next(message for message in said if message.startswith("heads:"))
+    run(with_journal(config, mode))
+    assert (Path(config.run.directory) / "kv").exists() == kept
+
+
+@pytest.mark.parametrize("mode", ["auto", "always"])
+def test_a_journal_that_cannot_be_written(config, undisturbed, monkeypatch, mode):
+    """Case 34: the text goes on without it, or stops where it was required."""
+    stock = durable.atomic_write
+
+    def full(path, data):
+        if path.suffix == ".kv":
+            raise OSError(28, "No space left on device", str(path))
+        stock(path, data)
+
+    monkeypatch.setattr("tokenswift_cli.kv_journal.policy._LEAST_TOKENS", 1)
+    monkeypatch.setattr(durable, "atomic_write", full)
+    events = []
+    if mode == "always":
+        with pytest.raises(RunDirectoryError, match=r"disk is full.*tokenswift resume"):
+            run(with_journal(config, mode), events.append)
+        monkeypatch.undo()
+        go_on(config)
+    else:
+        run(with_journal(config, mode), events.append)
+        warned = [event.message for event in events if isinstance(event, Notice) and event.level == "warning"]
+        assert len(warned) == 1 and "journal ends here (the disk is full)" in warned[0]
+    assert (tokens_of(config), text_of(config)) == undisturbed

@@ -19,6 +19,7 @@ KV_DTYPES = (AUTO_DTYPE, "float32", "float16")
 MOST_SCALING = 1024
 PROGRESS_MODES = ("auto", "rich", "plain", "json", "none")
 LOOP_POLICIES = ("warn", "stop", "ignore")
+JOURNAL_MODES = ("auto", "always", "never")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class ModelConfig:
 
     ``kv_dtype`` is of the stored keys and values; "auto" leaves them as the model makes them. What is rounded
     there changes the text, as ``dtype`` does. ``rope_scaling`` stretches the positions; see
-    :func:`parse_rope_scaling`.
+    :func:`parse_rope_scaling`. ``trust_remote_code`` and ``trust_pickle`` allow what can run any code; a
+    resumed run never takes them from its directory.
     """
 
     name: str = DEMO_MODEL
@@ -38,6 +40,7 @@ class ModelConfig:
     threads: int = 0
     offline: bool = False
     trust_remote_code: bool = False
+    trust_pickle: bool = False
 
 
 def parse_rope_scaling(text: str | None) -> float | None:
@@ -88,6 +91,13 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """What a checkpoint holds besides the text: ``kv`` says whether the key-value cache is kept, too."""
+
+    kv: str = "auto"
+
+
+@dataclass(frozen=True)
 class DisplayConfig:
     """What the person sees."""
 
@@ -105,4 +115,5 @@ class Config:
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     drafting: DraftingSettings = field(default_factory=DraftingSettings)
     run: RunConfig = field(default_factory=RunConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     display: DisplayConfig = field(default_factory=DisplayConfig)

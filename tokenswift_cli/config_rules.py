@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from tokenswift_cli.config import DTYPES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config, parse_rope_scaling
+from tokenswift_cli.config import (
+    DTYPES,
+    JOURNAL_MODES,
+    KV_DTYPES,
+    LOOP_POLICIES,
+    PROGRESS_MODES,
+    Config,
+    parse_rope_scaling,
+)
 from tokenswift_cli.engine.settings import DRAFTERS, METHODS
 
 
@@ -85,6 +93,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "drafting.prefill_chunk": _TOKENS,
     "run.directory": Rule(filled=True),
     "run.chunk_tokens": _TOKENS,
+    "checkpoint.kv": Rule(choices=JOURNAL_MODES),
     "display.progress": Rule(choices=PROGRESS_MODES),
 }
 

@@ -22,14 +22,14 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
-def create_file(path: Path, data: bytes) -> None:
+def create_file(path: Path, data: bytes | bytearray) -> None:
     """Write a file that must not exist yet, and flush it. The directory entry is the caller's to flush."""
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
         _write_all(descriptor, data)
         _sync(descriptor)
 
 
-def atomic_write(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes | bytearray) -> None:
     """Replace ``path`` by ``data``: after a crash the file is the old one or the new one, whole."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
@@ -144,7 +144,7 @@ def _require(descriptor: int, size: int) -> int:
     return present
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes | bytearray) -> None:
     """A single ``os.write`` may take only a part (full disk, signal, 2 GiB limit)."""
     rest = memoryview(data)
     while len(rest):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tokenswift_cli.config import DTYPES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
+from tokenswift_cli.config import DTYPES, JOURNAL_MODES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
 from tokenswift_cli.engine.settings import METHODS
 
 PROMPT: Final = "Prompt"
@@ -113,9 +113,16 @@ FLAGS: Final = (
          resume=False),
     Flag("model.threads", ("--threads",), MODEL, "CPU threads; 0 chooses.", "N"),
     Flag("model.offline", ("--offline",), MODEL, "Never ask the Hub; use what is on this machine."),
+    Flag("model.trust_remote_code", ("--trust-remote-code",), MODEL,
+         "Run Python code that comes with the model."),
+    Flag("model.trust_pickle", ("--trust-pickle",), MODEL,
+         "Load weights that there are only as Python pickles."),
     Flag("run.directory", ("-o", "--run-dir"), RUN, "Where the run is kept; by default a new folder.", "DIR",
          resume=False),
     Flag("run.chunk_tokens", ("--chunk-tokens",), RUN, "Tokens between two checkpoints.", "N"),
+    Flag("checkpoint.kv", ("--kv-journal",), RUN,
+         "Keep the key-value cache on disk, so that a resume need not read the text again.",
+         _words(*JOURNAL_MODES)),
     Flag("display.progress", ("--progress",), DISPLAY, "How progress is shown on standard error.",
          _words(*PROGRESS_MODES)),
     Flag("display.stream", ("--stream",), DISPLAY, "Write the text to standard output even on a terminal."),

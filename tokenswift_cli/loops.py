@@ -91,6 +91,11 @@ class LoopDetector:
         """Whether a repetition was reported and novelty has not returned since."""
         return not self._armed
 
+    @property
+    def novelty(self) -> float | None:
+        """Share of the last tokens that ended a 4-gram not written shortly before; None before any token."""
+        return self._new_in_window / len(self._flags) if self._flags else None
+
     def push(self, token_id: int) -> LoopReport | None:
         """Take the next token; return a report if it makes a repetition evident."""
         position = self._count

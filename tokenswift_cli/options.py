@@ -18,7 +18,7 @@ from tokenswift_cli.config import Config
 from tokenswift_cli.config_keys import KEYS, build_config, flatten, read_value
 from tokenswift_cli.config_rules import CROSS_RULES
 from tokenswift_cli.engine.settings import NO_HEADS
-from tokenswift_cli.errors import ConfigError
+from tokenswift_cli.errors import ConfigError, ResumeRefusedError
 from tokenswift_cli.flags import flag_name
 from tokenswift_cli.yaml_config import read_yaml_file
 
@@ -36,6 +36,9 @@ OTHER_VARIABLES: Final = ("TOKENSWIFT_CACHE", "TOKENSWIFT_DEBUG", "TOKENSWIFT_NA
 """Variables of ours that are read elsewhere."""
 
 DEFAULT_ORIGIN: Final = "default"
+
+# What lets a model run code of its own. A run directory may come from anybody, so it cannot ask for that.
+_TRUST: Final = ("model.trust_remote_code", "model.trust_pickle")
 
 # Keys that name a file or directory, and the word that stands for none.
 _NO_FILE: Final = {"prompt.file": "-", "drafting.heads": NO_HEADS}
@@ -158,16 +161,25 @@ def resolve_resume(
 
     The environment does not touch a run that exists, or an exported ``TOKENSWIFT_SEED`` would
     make it refuse to go on. How the run is displayed is not part of it: that comes from this
-    command line and this environment.
+    command line and this environment. So does trust in the model's code and pickles, which has to be
+    given again.
 
     Raises:
         ConfigError: as :func:`resolve`.
+        ResumeRefusedError: the run was started with such trust, and the command line says nothing of it.
     """
     environ = os.environ if environ is None else environ
+    values = flatten(stored)
+    for path in _TRUST:
+        if values[path] and cli.get(path) is None:
+            raise ResumeRefusedError(
+                f"run.yaml asks for {path}, which lets the model {stored.model.name} run code, and a resume "
+                f"takes that from the command line alone. If you trust that model, add {flag_name(path)}."
+            )
     merge = _Merge()
     merge.lay_over(
         _Given(path, value, "run.yaml", f"run.yaml: {path}")
-        for path, value in flatten(stored).items()
+        for path, value in values.items()
         if value != KEYS[path].default and KEYS[path].section != "display"
     )
     merge.lay_over(given for given in _environment_layer(environ) if KEYS[given.path].section == "display")

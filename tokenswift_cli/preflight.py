@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenswift_cli.errors import PreflightError
+from tokenswift_cli.kv_journal.policy import JournalPlan
 
 _GIB = float(1 << 30)
 
@@ -29,7 +30,9 @@ class Preflight:
         kv_bytes: key-value cache for prompt and all new tokens.
         kv_dtype: the setting of the type that it stores.
         free_bytes: memory still free on the device, with the model loaded; None if unknown.
-        disk_bytes, free_disk_bytes: the run directory and its file system.
+        disk_bytes, free_disk_bytes: the run directory without the journal, and its file system.
+        journal: of the key-value cache; None where there is no run to keep one for.
+        heads: the drafting heads in words; empty where they were not asked about.
     """
 
     prompt_tokens: int
@@ -41,17 +44,25 @@ class Preflight:
     free_bytes: int | None
     disk_bytes: int
     free_disk_bytes: int
+    journal: JournalPlan | None = None
+    heads: str = ""
 
     def lines(self) -> list[str]:
         """The numbers for people, one line each."""
         limit = "no limit named" if self.position_limit is None else f"limit {self.position_limit}"
         free = "free memory unknown" if self.free_bytes is None else f"{_gib(self.free_bytes)} free"
-        return [
+        lines = [
             f"positions: {self.prompt_tokens} prompt + {self.max_tokens} new tokens ({limit})",
             f"memory: {_gib(self.weight_bytes)} weights (loaded) + {_gib(self.kv_bytes)} key-value cache "
             f"+ {_gib(_WORKING_BYTES)} working space ({free})",
             f"disk: {_gib(self.disk_bytes)} for the run directory ({_gib(self.free_disk_bytes)} free)",
         ]
+        if self.journal is not None:
+            kept = "kept" if self.journal.kept else "not kept"
+            lines.append(f"key-value journal: {_gib(self.journal.size)}, {kept}: {self.journal.reason}")
+        if self.heads:
+            lines.append(f"heads: {self.heads}")
+        return lines
 
     def require_room(self) -> None:
         """Refuse a run that cannot end well.
@@ -80,10 +91,14 @@ class Preflight:
                 f"{_gib(_WORKING_BYTES)} besides, but only {_gib(self.free_bytes)} are free. Free memory, or "
                 f"use {remedy}{shorter}, or a 16-bit --dtype."
             )
-        if self.disk_bytes > self.free_disk_bytes:
+        journal_bytes = 0 if self.journal is None else self.journal.disk_bytes
+        disk_bytes = self.disk_bytes + journal_bytes
+        if disk_bytes > self.free_disk_bytes:
+            or_without = ", or leave the key-value journal out (--kv-journal never)" if journal_bytes else ""
             raise PreflightError(
-                f"The run directory needs {_gib(self.disk_bytes)} of disk, but only "
-                f"{_gib(self.free_disk_bytes)} are free. Free some space or choose another --run-dir."
+                f"The run directory needs {_gib(disk_bytes)} of disk, but only "
+                f"{_gib(self.free_disk_bytes)} are free. Free some space or choose another --run-dir"
+                f"{or_without}."
             )
 
 

@@ -20,6 +20,7 @@ TOKENS = "tokens.bin"
 TEXT = "output.txt"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
+KV_JOURNAL = "kv"
 LOCK = ".lock"
 
 FILES = (RUN_YAML, META, PROMPT_TEXT, PROMPT_IDS, TOKENS, TEXT, METRICS)

@@ -7,7 +7,6 @@ before the next one begins.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,13 +16,16 @@ from tokenswift_cli import __version__
 from tokenswift_cli.config import Config
 from tokenswift_cli.disk_errors import resume_command
 from tokenswift_cli.errors import ResumeRefusedError, UsageError
-from tokenswift_cli.events import Event, Loading, Notice
+from tokenswift_cli.events import Loading, Notice
+from tokenswift_cli.kv_journal.policy import JournalPlan
 from tokenswift_cli.metrics import peak_process_memory_bytes
 from tokenswift_cli.outcome import RunOutcome
 from tokenswift_cli.preflight import Preflight, disk_need, free_disk
 from tokenswift_cli.prompt_input import PromptText
 from tokenswift_cli.run_dir import RunDirectory, default_run_path
+from tokenswift_cli.run_journal import journal_of, plan_for
 from tokenswift_cli.run_layout import kind_of, refusal_to_create
+from tokenswift_cli.run_model import Publish, load_run_model, load_same_model, make_target
 from tokenswift_cli.signals import StopRequests
 from tokenswift_cli.text_settings import text_deciding_differences
 from tokenswift_cli.yaml_config import dump_yaml
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from tokenswift_cli.models.heads import DraftHeads
     from tokenswift_cli.models.loading import LoadedModel
     from tokenswift_cli.run_dir import Recovery
-
-Publish = Callable[[Event], None]
 
 _RUNS = Path("runs")
 
@@ -57,13 +57,14 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
         if refusal := refusal_to_create(path, kind_of(path)):
             raise refusal
         config = _with_absolute_model(config)
-        loaded = _load(config, publish)
+        loaded = load_run_model(config, publish)
         _require_textual_stops(loaded, config)
         prompt_ids = encode_prompt(loaded.tokenizer, prompt.text, config.prompt.chat, config.prompt.system)
         _require_known_ids(loaded, prompt_ids, config)
         target = _target(loaded, len(prompt_ids), config, publish)
         heads = _heads(loaded, target, config, publish)
-        check = _preflight(loaded, target, len(prompt_ids), config, path)
+        plan = plan_for(path, target, len(prompt_ids), config)
+        check = _preflight(loaded, target, heads, len(prompt_ids), config, path, plan)
         if dry_run:
             for line in check.lines():
                 publish(Notice(line))
@@ -78,7 +79,7 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
             prompt_text=prompt.raw,
             prompt_ids=prompt_ids,
         ) as directory:
-            return _write(directory, config, loaded, target, heads, None, stops, publish)
+            return _write(directory, config, loaded, target, heads, plan, None, stops, publish)
 
 
 def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish) -> RunOutcome:
@@ -107,7 +108,7 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
         finished = _already_finished(recovery, requested)
         if finished is not None:
             if recovery.text_damaged or requested.model != stored.model:
-                loaded = _load_same_model(directory, requested, publish)
+                loaded = load_same_model(run_dir, directory.meta, requested, publish)
                 if recovery.text_damaged:
                     _rebuild_text(directory, recovery, loaded, requested)
             publish(Notice(finished))
@@ -118,14 +119,16 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
                 requested.generation.max_tokens,
                 len(directory.prompt_ids),
             )
-        loaded = _load_same_model(directory, requested, publish)
+        loaded = load_same_model(run_dir, directory.meta, requested, publish)
         target = _target(loaded, len(directory.prompt_ids), requested, publish)
         heads = _heads(loaded, target, requested, publish)
-        _preflight(loaded, target, len(directory.prompt_ids), requested, run_dir).require_room()
+        plan = plan_for(run_dir, target, len(directory.prompt_ids), requested)
+        check = _preflight(loaded, target, heads, len(directory.prompt_ids), requested, run_dir, plan)
+        check.require_room()
         if requested != stored:
             directory.update_run_yaml(dump_yaml(requested))
         stops.defer()
-        return _write(directory, requested, loaded, target, heads, recovery, stops, publish)
+        return _write(directory, requested, loaded, target, heads, plan, recovery, stops, publish)
 
 
 def encode_prompt(tokenizer: Any, text: str, chat: bool, system: str | None) -> list[int]:
@@ -182,31 +185,9 @@ def _require_known_ids(loaded: LoadedModel, prompt_ids: list[int], config: Confi
             )
 
 
-def _load(config: Config, publish: Publish) -> LoadedModel:
-    publish(Loading("Starting torch and transformers"))
-    from tokenswift_cli.models.loading import load_model
-
-    return load_model(config.model, lambda message: publish(Loading(message)))
-
-
 def _target(loaded: LoadedModel, prompt_tokens: int, config: Config, publish: Publish) -> Any:
-    from tokenswift_cli.models.device import stored_type
-    from tokenswift_cli.models.target import Target
-    from tokenswift_cli.native.attention import COMPILING, will_compile
-
-    if loaded.model.device.type == "cpu" and will_compile():
-        publish(Loading(COMPILING))
     scratch = config.drafting.most_nodes + 1
-    capacity = prompt_tokens + config.generation.max_tokens + scratch
-    target = Target(
-        loaded.model,
-        capacity,
-        gguf=loaded.gguf,
-        keep_model=False,
-        kv_dtype=stored_type(config.model.kv_dtype),
-    )
-    target.take_threads()
-    return target
+    return make_target(loaded, prompt_tokens + config.generation.max_tokens + scratch, config, publish)
 
 
 def _heads(loaded: LoadedModel, target: Any, config: Config, publish: Publish) -> DraftHeads | None:
@@ -230,7 +211,15 @@ def _heads(loaded: LoadedModel, target: Any, config: Config, publish: Publish) -
     return heads
 
 
-def _preflight(loaded: LoadedModel, target: Any, prompt_tokens: int, config: Config, path: Path) -> Preflight:
+def _preflight(
+    loaded: LoadedModel,
+    target: Any,
+    heads: DraftHeads | None,
+    prompt_tokens: int,
+    config: Config,
+    path: Path,
+    plan: JournalPlan,
+) -> Preflight:
     max_tokens = config.generation.max_tokens
     return Preflight(
         prompt_tokens=prompt_tokens,
@@ -242,7 +231,15 @@ def _preflight(loaded: LoadedModel, target: Any, prompt_tokens: int, config: Con
         free_bytes=target.free_bytes(),
         disk_bytes=disk_need(max_tokens),
         free_disk_bytes=free_disk(path),
+        journal=plan,
+        heads=_heads_in_words(heads, config),
     )
+
+
+def _heads_in_words(heads: DraftHeads | None, config: Config) -> str:
+    if heads is not None:
+        return f"{heads.shape.count} ({heads.shape.variant}) in {config.drafting.heads}, of this model"
+    return f"none (method {config.drafting.method} does without)"
 
 
 def _meta(loaded: LoadedModel, config: Config) -> dict[str, object]:
@@ -259,25 +256,6 @@ def _meta(loaded: LoadedModel, config: Config) -> dict[str, object]:
         "seed": config.sampling.seed,
         "created": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
-
-
-def _load_same_model(directory: RunDirectory, config: Config, publish: Publish) -> LoadedModel:
-    """The model that wrote the text, or a refusal."""
-    from tokenswift_cli.models.identity import ModelIdentity
-
-    recorded = ModelIdentity.from_json(directory.meta.get("model"))
-    if config.model.dtype == "auto":
-        # What "auto" means depends on the device; the run began with one meaning.
-        config = replace(config, model=replace(config.model, dtype=recorded.dtype))
-    loaded = _load(config, publish)
-    differences = recorded.differences(loaded.identity)
-    if differences:
-        raise ResumeRefusedError(
-            f"Resume refused, as the text in {directory.path} was written by another model: "
-            + "; ".join(differences)
-            + ". Name the model of the run with --model, or start a new run."
-        )
-    return loaded
 
 
 def _already_finished(recovery: Recovery, config: Config) -> str | None:
@@ -314,13 +292,15 @@ def _write(
     loaded: LoadedModel,
     target: Any,
     heads: DraftHeads | None,
+    plan: JournalPlan,
     recovery: Recovery | None,
     stops: StopRequests,
     publish: Publish,
 ) -> RunOutcome:
     from tokenswift_cli.session import WritingSession
 
-    session = WritingSession(directory, config, loaded, target, heads, recovery, stops, publish)
+    journal = journal_of(directory.path, loaded, config, plan)
+    session = WritingSession(directory, config, loaded, target, heads, journal, recovery, stops, publish)
     reason = session.run()
     finished = session.finished_event(reason, _next_command(directory.path, reason, session.tokens))
     publish(finished)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from tokenswift_cli.chunk_record import ChunkRecorder
 from tokenswift_cli.config import Config
+from tokenswift_cli.disk_errors import os_error_text, resume_command, run_directory_error
 from tokenswift_cli.engine.engine import Engine, Step
 from tokenswift_cli.events import (
     CheckpointSaved,
@@ -25,6 +26,7 @@ from tokenswift_cli.signals import StopRequests
 from tokenswift_cli.transcript import Transcript
 
 if TYPE_CHECKING:
+    from tokenswift_cli.kv_journal.journal import Journal
     from tokenswift_cli.models.heads import DraftHeads
     from tokenswift_cli.models.loading import LoadedModel
     from tokenswift_cli.run_dir import Recovery, RunDirectory
@@ -42,6 +44,7 @@ class WritingSession:
         loaded: the model, which is the run's own.
         target: ``loaded.model`` with an empty cache.
         heads: drafting heads of the model; None for none.
+        journal: of the key-value cache.
         recovery: what the run holds already; None for a new run.
         stops: signals received.
         publish: gets every event.
@@ -54,10 +57,12 @@ class WritingSession:
         loaded: LoadedModel,
         target: Target,
         heads: DraftHeads | None,
+        journal: Journal,
         recovery: Recovery | None,
         stops: StopRequests,
         publish: Callable[[Event], None],
     ) -> None:
+        self._journal = journal
         self._directory = directory
         self._config = config
         self._loaded = loaded
@@ -88,6 +93,7 @@ class WritingSession:
             heads=heads,
         )
         self._statistics = RunStatistics()
+        self._session_facts: dict[str, object] = {}
         self._plain_seconds = 0.0
         self._next_progress = 0.0
         self._start_chunk()
@@ -95,6 +101,12 @@ class WritingSession:
     def run(self) -> str:
         """Write until the text ends or a signal asks to stop; returns the finish reason."""
         self._announce()
+        try:
+            return self._write()
+        finally:
+            self._journal.close()
+
+    def _write(self) -> str:
         if self._config.generation.on_loop == "stop" and self._transcript.looping:
             return self._finish("loop")
         if not self._prefill():
@@ -150,21 +162,47 @@ class WritingSession:
         if self._resumed_tokens:
             self._publish(
                 Notice(
-                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; reading them again "
-                    "to rebuild the key-value cache, the n-gram index and the penalty window."
+                    f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; rebuilding the "
+                    "key-value cache, the n-gram index and the penalty window from them."
                 )
             )
 
     def _prefill(self) -> bool:
-        """Read prompt and text; False if a signal asked to stop."""
+        """Read prompt and text, or take their rows from the journal; False if a signal asked to stop."""
         token_ids = self._directory.prompt_ids + self._written
         started = time.perf_counter()
         self._publish(PrefillProgress(0, len(token_ids), 0.0))
-        for done in self._engine.prefill(token_ids, len(self._directory.prompt_ids)):
-            self._publish(PrefillProgress(done, len(token_ids), time.perf_counter() - started))
-            if self._stops.requested:
-                return False
+        with self._journal.open_rows(token_ids[:-1], self._target.kv_layout) as rows:
+            for filled in self._engine.prefill(token_ids, len(self._directory.prompt_ids), rows):
+                self._publish(PrefillProgress(filled.length, len(token_ids), time.perf_counter() - started))
+                if self._stops.requested:
+                    return False
+            self._publish(PrefillProgress(len(token_ids), len(token_ids), time.perf_counter() - started))
+            for problem in rows.problems:
+                self._publish(Notice(f"{problem}; what it held was computed again.", "warning"))
+            self._journal.begin(token_ids, rows.sound, self._target.cache)
+            self._note_start(rows.restored, rows.seconds, time.perf_counter() - started)
         return True
+
+    def _note_start(self, restored: int, restore_seconds: float, seconds: float) -> None:
+        """Say, and have the first chunk record, how the cache came about."""
+        computed = self._target.cache.length - restored
+        self._session_facts = {
+            "session": {
+                "resumed_tokens": self._resumed_tokens,
+                "restored_rows": restored,
+                "restore_seconds": restore_seconds,
+                "computed_rows": computed,
+                "start_seconds": seconds,
+            }
+        }
+        if self._resumed_tokens:
+            self._publish(
+                Notice(
+                    f"Key-value cache: {restored} rows read from the journal in {restore_seconds:.1f} s, "
+                    f"{computed} computed again; ready after {seconds:.1f} s."
+                )
+            )
 
     def _take(self, step: Step) -> str | None:
         """Add a step's tokens to the text; the finish reason if that ended it."""
@@ -179,15 +217,14 @@ class WritingSession:
         for count, report in addition.loops:
             self._publish(LoopDetected(count, report.period, report.message))
         host_seconds = time.perf_counter() - started
-        seconds = step.draft_seconds + step.verify_seconds + host_seconds
-        for statistics in (self._statistics, self._chunk_statistics):
-            statistics.record(
-                committed=len(tokens),
-                seconds=seconds,
-                shares=step.shares,
-                drafted=step.drafted,
-                accepted=step.accepted,
-            )
+        self._chunk_recorder.add(step, len(tokens), host_seconds)
+        self._statistics.record(
+            committed=len(tokens),
+            seconds=step.draft_seconds + step.verify_seconds + host_seconds,
+            shares=step.shares,
+            drafted=step.drafted,
+            accepted=step.accepted,
+        )
         if step.plain_seconds is not None:
             self._plain_seconds += step.plain_seconds * len(tokens)
         if started >= self._next_progress:
@@ -222,35 +259,48 @@ class WritingSession:
     def _start_chunk(self) -> None:
         self._chunk_tokens: list[int] = []
         self._chunk_text: list[str] = []
-        self._chunk_statistics = RunStatistics()
+        self._chunk_recorder = ChunkRecorder()
 
     def _save_chunk(self, reason: str | None) -> None:
         if reason == "interrupted" and not self._chunk_tokens:
+            self._extend_journal(last=True)
             return
         started = time.perf_counter()
-        statistics = self._chunk_statistics
-        metrics = {
-            "tokens": len(self._written),
-            "chunk_tokens": len(self._chunk_tokens),
-            "decode_seconds": statistics.decode_seconds,
-            "tokens_per_second": statistics.tokens_per_second,
-            "acceptance_rate": statistics.acceptance_rate,
-            "mean_acceptance_length": statistics.mean_acceptance_length,
-            "drafters": {
-                name: {"drafted": share.drafted, "accepted": share.accepted}
-                for name, share in statistics.drafters.items()
-            },
-            "distinct": self._transcript.distinct.values(),
-            "kv_bytes": self._target.cache.used_bytes,
-            "process_bytes": process_memory_bytes(),
-            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
-        }
+        metrics = self._chunk_recorder.record(
+            tokens=len(self._written),
+            transcript=self._transcript,
+            kv_bytes=self._target.cache.used_bytes,
+            facts={"journal_bytes": self._journal.written_bytes, **self._session_facts},
+        )
         manifest = self._directory.append_chunk(
             self._chunk_tokens, "".join(self._chunk_text), metrics, finish_reason=reason
         )
         self._chunk = manifest.chunk
+        self._session_facts = {}
+        self._extend_journal(last=reason is not None)
         self._start_chunk()
         self._publish(CheckpointSaved(len(self._written), self._chunk, time.perf_counter() - started))
+
+    def _extend_journal(self, *, last: bool) -> None:
+        self._journal.save(self._chunk_tokens, last=last)
+        failure = self._journal.take_failure()
+        if failure is None:
+            return
+        if self._journal.required:
+            if not isinstance(failure, OSError):
+                raise failure
+            command = resume_command(self._directory.path)
+            raise run_directory_error(
+                failure, self._directory.path, f"continue with `{command}`; all tokens so far are safe"
+            )
+        why = os_error_text(failure) if isinstance(failure, OSError) else repr(failure)
+        self._publish(
+            Notice(
+                f"The key-value journal ends here ({why}). The text is safe; a resume computes again what is "
+                "missing.",
+                "warning",
+            )
+        )
 
     def _publish_progress(self) -> None:
         statistics = self._statistics

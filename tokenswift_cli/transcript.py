@@ -74,6 +74,11 @@ class Transcript:
         """Whether the text so far ends in a repetition."""
         return self._loops.looping
 
+    @property
+    def novelty(self) -> float | None:
+        """See :attr:`LoopDetector.novelty`."""
+        return self._loops.novelty
+
     def replay(self, token_ids: Sequence[int]) -> str:
         """Take in the tokens of an earlier session; returns their final text."""
         # What ended the text then does not end it now: the caller knows why it goes on.

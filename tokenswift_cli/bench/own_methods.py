@@ -105,8 +105,8 @@ class OwnMethods:
         self._target.cache.length = max(0, len(old) - 1)
         engine = self._engine(AUTOREGRESSIVE)
         started = time.perf_counter()
-        for done in engine.prefill(new, len(new)):
-            self._say(f"read {done} of {len(new)} tokens")
+        for filled in engine.prefill(new, len(new)):
+            self._say(f"read {filled.length} of {len(new)} tokens")
         self._prefill_seconds += time.perf_counter() - started
         self._prompt = new
         return Prefill(self._prefill_seconds, self._memory.bytes())

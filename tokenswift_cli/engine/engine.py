@@ -7,7 +7,6 @@ settings and seed.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,13 @@ import torch
 
 from tokenswift_cli.engine.drafters.base import Drafter
 from tokenswift_cli.engine.drafting import DraftingStage
+from tokenswift_cli.engine.filling import Filled, StoredRows, fill
 from tokenswift_cli.engine.history import TokenHistory
 from tokenswift_cli.engine.planner import Planner
 from tokenswift_cli.engine.probes import FILLER
 from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
+from tokenswift_cli.engine.text_sampler import text_sampler
 from tokenswift_cli.engine.tree import TokenTree
 from tokenswift_cli.engine.verify import Walk, walk
 from tokenswift_cli.errors import NonFiniteLogitsError
@@ -99,15 +100,18 @@ class Engine:
         self._history: TokenHistory | None = None
         self._root = -1
 
-    def prefill(self, token_ids: Sequence[int], prompt_tokens: int) -> Iterator[int]:
+    def prefill(
+        self, token_ids: Sequence[int], prompt_tokens: int, stored: StoredRows | None = None
+    ) -> Iterator[Filled]:
         """Read what stands already, in chunks; tokens whose rows the target's cache holds are not read again.
 
         Args:
             token_ids: the prompt and, on resume, the text so far; not empty.
             prompt_tokens: how many of them are prompt.
+            stored: rows of the cache that need not be computed.
 
         Yields:
-            the number of tokens read so far.
+            after each piece; the last token is read by the first step.
 
         Raises:
             ValueError: ``token_ids`` is empty, shorter than the cache, or holds an id outside the vocabulary.
@@ -117,29 +121,25 @@ class Engine:
             raise ValueError("the prompt holds no token")
         if not 0 <= min(token_ids) <= max(token_ids) < self._target.vocabulary_size:
             raise ValueError(f"token ids must lie in 0..{self._target.vocabulary_size - 1}")
-        self._sampler = Sampler(
+        self._sampler = text_sampler(
             self._sampling,
-            self._target.vocabulary_size,
-            self._target.device,
-            held_ids=self._held_ids,
-            held_until=sys.maxsize if self._ignore_end else prompt_tokens + self._min_tokens,
+            self._target,
+            prompt_tokens=prompt_tokens,
+            end_ids=self._held_ids,
+            ignore_end=self._ignore_end,
+            min_tokens=self._min_tokens,
         )
         self._history = TokenHistory(token_ids, self._target.device)
         self._root = token_ids[-1]
         # The last token is the first root: its logits come with the first verification.
-        before_root = len(token_ids) - 1
+        before_root = token_ids[:-1]
         cached = self._target.cache.length
-        if cached > before_root:
-            raise ValueError(f"the cache holds {cached} tokens, more than stand before the last of these")
-        self._stage.extend(token_ids[:cached])
-        for first in range(cached, before_root, self._drafting.prefill_chunk):
-            last = min(first + self._drafting.prefill_chunk, before_root)
-            self._target.read(token_ids[first:last])
-            self._target.cache.require_in_range(self._target.cache.length)
-            self._stage.extend(token_ids[first:last])
-            yield last
+        self._stage.extend(before_root[:cached])
+        for filled in fill(self._target, before_root, self._drafting.prefill_chunk, stored):
+            self._stage.extend(before_root[cached : filled.length])
+            cached = filled.length
+            yield filled
         self._stage.extend(token_ids[-1:])
-        yield len(token_ids)
 
     def steps(self, max_tokens: int) -> Iterator[Step]:
         """Write until end-of-text or exactly ``max_tokens`` more tokens.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenswift_cli.errors import ModelError
 from tokenswift_cli.models.checkpoint import (
     TOKENIZER_FILES,
-    WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
     indexed_files,
-    no_safetensors_message,
+    no_weights_message,
+    weight_names,
 )
 from tokenswift_cli.models.quiet import quiet_libraries
 
@@ -25,38 +25,77 @@ SMALL_FILES = (
     "chat_template.json",
     "chat_template.jinja",
     "*.tiktoken",
-    WEIGHTS_INDEX_NAME,
 )
 
 
 def hub_snapshot(
-    model_id: str, offline: bool, trust_remote_code: bool, notify: Callable[[str], None]
+    model_id: str,
+    offline: bool,
+    trust_remote_code: bool,
+    notify: Callable[[str], None],
+    trust_pickle: bool = False,
 ) -> Path:
     """The directory of a Hub model in the local Hub cache, downloaded as far as it is missing.
 
-    Only what is loaded is fetched: configuration, tokenizer, safetensors and, if trusted, custom code.
-    ``offline`` (or ``HF_HUB_OFFLINE=1``) uses the cache alone.
+    Only what is loaded is fetched: configuration, tokenizer, safetensors and, if trusted, custom code, and
+    pickled weights where there are no others. ``offline`` (or ``HF_HUB_OFFLINE=1``) uses the cache alone.
 
     Raises:
-        ModelError: no such model, no access, no network, not in the cache, or no safetensors.
+        ModelError: no such model, no access, no network, not in the cache, or no weights that may be loaded.
     """
     from huggingface_hub import constants
 
     quiet_libraries()
     offline = offline or constants.HF_HUB_OFFLINE
-    small = [*SMALL_FILES, *(["*.py"] if trust_remote_code else [])]
+    kinds = weight_names(trust_pickle)
+    small = [*SMALL_FILES, *(index for _, index in kinds), *(["*.py"] if trust_remote_code else [])]
     notify(f"Looking for {model_id} {'in the local Hub cache' if offline else 'on the Hub'}")
-    directory = _download(model_id, None, small, offline)
-    index = directory / WEIGHTS_INDEX_NAME
-    names = list(indexed_files(index)) if index.is_file() else [WEIGHTS_NAME]
-    if all((directory / name).is_file() for name in names):
-        return directory
-    if not offline:
-        published = _published_names(model_id, directory.name)
-        if not set(names) <= set(published):
-            raise ModelError(no_safetensors_message(f"The Hub model {model_id}", published))
-        notify(f"Downloading the weights of {model_id} ({len(names)} file{'s' if len(names) > 1 else ''})")
-    return _download(model_id, directory.name, names, offline)
+    with _no_telemetry():
+        directory = _download(model_id, None, small, offline)
+        choices = [_names_of(directory, single, index) for single, index in kinds]
+        if any(all((directory / name).is_file() for name in names) for names in choices):
+            return directory
+        wanted = choices[0]
+        if not offline:
+            published = _published_names(model_id, directory.name)
+            complete = [names for names in choices if set(names) <= set(published)]
+            if not complete:
+                raise ModelError(no_weights_message(f"The Hub model {model_id}", published))
+            wanted = complete[0]
+            count = len(wanted)
+            notify(f"Downloading the weights of {model_id} ({count} file{'s' if count > 1 else ''})")
+        return _download(model_id, directory.name, wanted, offline)
+
+
+@contextmanager
+def hub_unreachable() -> Iterator[None]:
+    """Let transformers and what it uses find the Hub switched off, whatever a model's files ask for."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _no_telemetry() -> Iterator[None]:
+    """Tell the Hub nothing of this machine beyond what is asked of it."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_DISABLE_TELEMETRY
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = before
+
+
+def _names_of(directory: Path, single: str, index: str) -> list[str]:
+    """The names of one kind of weights: those that the index lists if it is there."""
+    return list(indexed_files(directory / index)) if (directory / index).is_file() else [single]
 
 
 def _download(model_id: str, revision: str | None, patterns: list[str], offline: bool) -> Path:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tokenswift_cli.errors import ModelError
+from tokenswift_cli.models.kv_layout import KeyValueLayout, LayerLayout
 from tokenswift_cli.models.kv_range import OverflowFinder
 
 # Long runs grow in steps of this many tokens; a copy per step, one layer at a time.
@@ -139,13 +140,22 @@ class KeyValueCache:
         return len(self._keys)
 
     @property
+    def layout(self) -> KeyValueLayout | None:
+        """What its rows are made of; None before the first write."""
+        dtype = self.dtype
+        if dtype is None or not self._keys:
+            return None
+        layers = (
+            LayerLayout(layer, keys.shape[0], keys.shape[2], self._values[layer].shape[2])
+            for layer, keys in sorted(self._keys.items())
+        )
+        return KeyValueLayout(tuple(layers), dtype)
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes one token takes over all layers; 0 before the first write."""
-        return sum(
-            tensor.shape[0] * tensor.shape[2] * tensor.element_size()
-            for store in (self._keys, self._values)
-            for tensor in store.values()
-        )
+        layout = self.layout
+        return 0 if layout is None else layout.bytes_per_token
 
     @property
     def used_bytes(self) -> int:

@@ -1,30 +1,39 @@
 """Load any causal language model that transformers knows, with everything a run needs to know of it.
 
 A model is the demo model's name, a directory, a .gguf file, or a Hub id, looked at in this order. Weights
-come from safetensors only. The attention implementation is left as transformers chooses it.
+come from safetensors, from pickles only if the configuration trusts them. The attention implementation is
+left as transformers chooses it. Once the files are on this machine nothing asks the Hub any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenswift_cli.config import DEMO_MODEL, ModelConfig, parse_rope_scaling
 from tokenswift_cli.errors import ModelError
-from tokenswift_cli.models.checkpoint import identity_files, read_model_config, require_tokenizer_files
+from tokenswift_cli.models.checkpoint import (
+    PICKLE_SUFFIXES,
+    identity_files,
+    read_model_config,
+    require_tokenizer_files,
+    require_usual_weights,
+)
 from tokenswift_cli.models.demo import DEMO_NAMES, demo_gguf_path, is_demo_name
 from tokenswift_cli.models.device import choose_device, choose_dtype
 from tokenswift_cli.models.file_hashes import file_sha256
 from tokenswift_cli.models.gguf import converted_model
-from tokenswift_cli.models.hub import hub_snapshot
+from tokenswift_cli.models.hub import hub_snapshot, hub_unreachable
 from tokenswift_cli.models.identity import ModelIdentity, tokenizer_fingerprint
 from tokenswift_cli.models.memory import free_memory, require_memory
 from tokenswift_cli.models.quiet import quiet_libraries
 from tokenswift_cli.models.rope_scaling import scale_positions
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # The name under which the identity records a .gguf file, whatever the file is called.
@@ -81,16 +90,33 @@ def load_model(config: ModelConfig, notify: Callable[[str], None]) -> LoadedMode
     source = _find(config, device.type, notify)
     notify(f"Loading {source.name}")
     quiet_libraries()
-    facts = read_model_config(source.directory)
+    # Custom code may lie in yet another repository of the Hub; nothing else has to be fetched from here on.
     local_only = config.offline or not config.trust_remote_code
+    with hub_unreachable() if local_only else nullcontext():
+        return _load(source, config, device, local_only, notify)
+
+
+def _load(
+    source: _Source,
+    config: ModelConfig,
+    device: torch.device,
+    local_only: bool,
+    notify: Callable[[str], None],
+) -> LoadedModel:
+    import torch
+
+    facts = read_model_config(source.directory)
+    require_usual_weights(source.name, facts)
     code = {"trust_remote_code": config.trust_remote_code, "local_files_only": local_only}
     _require_causal(source, facts, code)
     require_tokenizer_files(source.directory, config.trust_remote_code)
-    names = identity_files(source.directory, config.trust_remote_code)
+    names = identity_files(source.directory, config.trust_remote_code, config.trust_pickle)
+    pickled = any(name.endswith(PICKLE_SUFFIXES) for name in names)
     dtype = choose_dtype(config.dtype, device.type, facts.get("dtype") or facts.get("torch_dtype"))
     tokenizer = _load_tokenizer(source, code)
-    require_memory(source.name, source.directory, dtype, free_memory(device.type))
-    model = _load_weights(source, dtype, code, parse_rope_scaling(config.rope_scaling), notify)
+    if not pickled:  # a pickle has no header that tells the size before it is read
+        require_memory(source.name, source.directory, dtype, free_memory(device.type))
+    model = _load_weights(source, dtype, pickled, code, parse_rope_scaling(config.rope_scaling), notify)
     try:
         model = model.to(device)
     except torch.OutOfMemoryError as error:
@@ -171,7 +197,7 @@ def _find(config: ModelConfig, device_type: str, notify: Callable[[str], None]) 
             f"There is no model directory {name}. Give a directory, a .gguf file, a Hub id such as "
             f"organisation/model, or {DEMO_NAMES[0]}."
         )
-    snapshot = hub_snapshot(name, config.offline, config.trust_remote_code, notify)
+    snapshot = hub_snapshot(name, config.offline, config.trust_remote_code, notify, config.trust_pickle)
     return _Source(name, snapshot)
 
 
@@ -181,7 +207,8 @@ def _gguf_source(
     if not path.is_file():
         raise ModelError(f"There is no file {path}. Check the path of the .gguf file.")
     dtype = choose_dtype(config.dtype, device_type, None)
-    converted = converted_model(path, dtype, notify)
+    with hub_unreachable():
+        converted = converted_model(path, dtype, notify)
     return _Source(name, converted.directory, {GGUF_IDENTITY_NAME: converted.source_sha256}, path)
 
 
@@ -255,6 +282,7 @@ def _load_tokenizer(source: _Source, code: dict[str, Any]) -> Any:
 def _load_weights(
     source: _Source,
     dtype: str,
+    pickled: bool,
     code: dict[str, Any],
     position_factor: float | None,
     notify: Callable[[str], None],
@@ -262,18 +290,21 @@ def _load_weights(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    changed: dict[str, Any] = {}
+    model_config = AutoConfig.from_pretrained(source.directory, **code)
+    # config.json may name kernels here that transformers would fetch from the Hub and run.
+    model_config._attn_implementation = None
+    model_config._experts_implementation = None
     if position_factor is not None:
-        changed["config"] = AutoConfig.from_pretrained(source.directory, **code)
-        scale_positions(changed["config"], position_factor, source.name)
+        scale_positions(model_config, position_factor, source.name)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             source.directory,
+            config=model_config,
             dtype=getattr(torch, dtype),
-            use_safetensors=True,
+            use_safetensors=not pickled,
+            weights_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with their names
-            **changed,
             **code,
         )
     except Exception as error:  # third-party code; the cause stays attached
@@ -300,8 +331,8 @@ def _load_weights(
 
 def _custom_code_message(source: _Source) -> str:
     return (
-        f"{source.name} needs Python code that comes with the model. If you trust it, set "
-        "trust_remote_code: true under model in the configuration file."
+        f"{source.name} needs Python code that comes with the model (trust_remote_code). If you trust it, "
+        "add --trust-remote-code."
     )
 
 

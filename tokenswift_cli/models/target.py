@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from tokenswift_cli.models import attention
 from tokenswift_cli.models.decoder import SWITCH, Decoder, choose_decoder
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.kv_cache import KeyValueCache
+from tokenswift_cli.models.kv_layout import KeyValueLayout
 from tokenswift_cli.models.memory import free_memory
 from tokenswift_cli.models.native_decoder import NativeDecoder
 from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
@@ -36,8 +37,7 @@ class _Adopted:
 
     decoder: Decoder | None
     path: str
-    kv_bytes_per_token: int
-    kv_dtype: torch.dtype
+    layout: KeyValueLayout
     windows: frozenset[int]
 
 
@@ -57,7 +57,7 @@ class Target:
     Attributes:
         path: for people: which way the passes are computed.
         cache: keys and values of the committed tokens.
-        kv_bytes_per_token: bytes one token takes in the cache.
+        kv_layout: what one token leaves in the cache.
         states: [T, d], hidden states before the final norm of the rows of the last :meth:`verify` or
             :meth:`draft`; None unless :meth:`keep_states` was called.
 
@@ -91,8 +91,7 @@ class Target:
         self._decoder = known.decoder
         self._windows.update(known.windows)
         self.path = known.path
-        stored = kv_dtype or known.kv_dtype
-        self.kv_bytes_per_token: int = known.kv_bytes_per_token * stored.itemsize // known.kv_dtype.itemsize
+        self.kv_layout = replace(known.layout, dtype=kv_dtype or known.layout.dtype)
         self.cache = KeyValueCache(capacity, kv_dtype)
 
     def take_threads(self) -> None:
@@ -136,6 +135,11 @@ class Target:
         output = getattr(self.model.get_output_embeddings(), "weight", None)
         tied = output is not None and output.data_ptr() == embeddings.data_ptr()
         return self.weight_bytes - (0 if tied else embeddings.numel() * embeddings.element_size())
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes one token takes in the cache."""
+        return self.kv_layout.bytes_per_token
 
     @property
     def row_invariant(self) -> bool:
@@ -284,6 +288,6 @@ class Target:
                 f"{name} computes other logits with the engine's attention than by itself (relative "
                 f"difference {float(error):.2g}, {path}), so its text would not be exact. {remedy}"
             )
-        kv_dtype = cache.dtype
-        assert kv_dtype is not None  # rows were written
-        return _Adopted(self._decoder, path, cache.bytes_per_token, kv_dtype, frozenset(self._windows))
+        layout = cache.layout
+        assert layout is not None  # rows were written
+        return _Adopted(self._decoder, path, layout, frozenset(self._windows))
