@@ -20,11 +20,14 @@ from tokenswift_cli.bench.contestant import Trial
 from tokenswift_cli.bench.llama_peer import LlamaPeer
 from tokenswift_cli.bench.own_methods import OwnMethods
 from tokenswift_cli.bench.pass_timer import timed_passes
+from tokenswift_cli.bench.run_source import run_ids
 from tokenswift_cli.bench.settings import TRANSFORMERS, TRANSFORMERS_LOOKUP, BenchSettings
 from tokenswift_cli.bench.transformers_peer import TransformersPeer
+from tokenswift_cli.commands.resume import read_stored_config
 from tokenswift_cli.config import Config, ModelConfig
 from tokenswift_cli.engine.settings import SamplingSettings
 from tokenswift_cli.errors import ModelError
+from tokenswift_cli.models.target import Target
 
 SETTINGS = BenchSettings(prefix_tokens=(20, 60), tokens=12, warm_up=4, methods=("lookup", "autoregressive"))
 
@@ -192,7 +195,7 @@ def test_nothing_is_printed_when_nothing_was_measured(
 def test_a_peer_that_does_not_start_is_a_row_with_the_reason(
     here: None, model: Path, book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(self: TransformersPeer, config: Config, say: Any) -> None:
+    def refuse(self: TransformersPeer, config: Config, run: Path | None, say: Any) -> None:
         raise ModelError("No room for another model.")
 
     monkeypatch.setattr(TransformersPeer, "__init__", refuse)
@@ -210,6 +213,66 @@ def test_the_whole_command_in_processes_of_its_own(
 ) -> None:
     assert bench(model, book, "--peers", "transformers", "--json") == 0
     assert len(json.loads(capfd.readouterr().out)["rows"]) == 8
+
+
+# --- a run's own text -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal_run(model: Path, tmp_path: Path) -> Path:
+    run_dir = tmp_path / "run"
+    words = ["-m", str(model), "--prompt-text", "Once upon a time", "-n", "90", "--ignore-eos"]
+    code = cli.run(["generate", *words, "--kv-journal", "always", "-o", str(run_dir), "-q"])
+    assert code == 0
+    return run_dir
+
+
+def test_a_runs_text_is_continued_from_its_journal(
+    here: None, journal_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is computed again, by us or by transformers, and what follows is the run's own text."""
+    capsys.readouterr()
+    read: list[int] = []
+    continued: list[tuple[int, ...]] = []
+    honest, decode = Target.read, OwnMethods.decode
+    monkeypatch.setattr(Target, "read", lambda self, ids: (read.extend(ids), honest(self, ids))[1])
+
+    def keep(self: OwnMethods, method: str, warm_up: int, tokens: int) -> Trial:
+        trial = decode(self, method, warm_up, tokens)
+        assert trial.text is not None
+        continued.append(trial.text)
+        return trial
+
+    monkeypatch.setattr(OwnMethods, "decode", keep)
+    before = {path: path.read_bytes() for path in sorted(journal_run.rglob("*")) if path.is_file()}
+    words = ["--prefix-tokens", "70", "-n", "8", "--warm-up", "2", "--repeats", "1", "--json", "-q"]
+    assert cli.run(["bench", "--from-run", str(journal_run), *words, "--peers", "transformers"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["method"] for row in rows] == ["auto", "lookup", "autoregressive", TRANSFORMERS]
+    assert not any(row["failure"] or row["prefill_seconds"] for row in rows)
+    assert len(read) == 0
+    ids = run_ids(journal_run)
+    assert set(continued) == {tuple(ids[70:80])}
+    assert before == {path: path.read_bytes() for path in sorted(journal_run.rglob("*")) if path.is_file()}
+
+
+def test_transformers_has_the_rows_that_it_would_compute(journal_run: Path) -> None:
+    config = read_stored_config(journal_run)
+    prompt = run_ids(journal_run)[:70]
+    restored, computed = (TransformersPeer(config, run, silent) for run in (journal_run, None))
+    assert restored.prepare(prompt).seconds is None and computed.prepare(prompt).seconds is not None
+    for one, other in zip(restored._cache.layers, computed._cache.layers, strict=True):
+        torch.testing.assert_close(one.keys, other.keys, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_runs_text_comes_alone(
+    here: None, journal_run: Path, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["bench", "--from-run", str(journal_run), "-p", str(book)]) == 2
+    assert "--from-run brings its own text" in capsys.readouterr().err
+    assert cli.run(["bench", "--from-run", str(journal_run), "--prefix-tokens", "9999", "-q"]) == 2
+    assert "holds only" in capsys.readouterr().err
 
 
 # --- our own methods --------------------------------------------------------------------------------
@@ -272,7 +335,8 @@ def test_own_methods_use_the_products_settings(config: Config) -> None:
 def test_generate_goes_on_from_the_prefilled_context_each_time(
     config: Config, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = TransformersPeer(replace(config, sampling=SamplingSettings(temperature=0.0, penalty=1.0)), silent)
+    greedy = replace(config, sampling=SamplingSettings(temperature=0.0, penalty=1.0))
+    peer = TransformersPeer(greedy, None, silent)
     prompt = [5, 6, 7, 8] * 10
     expected = peer._model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=14)[
         0, 40:
@@ -300,7 +364,7 @@ def test_generate_goes_on_from_the_prefilled_context_each_time(
 
 
 def test_the_authors_sampling_recommendation_does_not_apply(config: Config) -> None:
-    peer = TransformersPeer(config, silent)
+    peer = TransformersPeer(config, None, silent)
     assert peer._model.generation_config.top_k is None and peer._model.generation_config.eos_token_id is None
 
 
@@ -310,7 +374,7 @@ def test_a_sliding_window_survives_the_turns(tmp_path: Path) -> None:
     directory = save_tiny_model(tmp_path / "model")
     mistral = tiny_mistral(16)
     mistral.save_pretrained(directory)
-    peer = TransformersPeer(Config(model=ModelConfig(name=str(directory))), silent)
+    peer = TransformersPeer(Config(model=ModelConfig(name=str(directory))), None, silent)
     peer.prepare([(3 * i) % 250 for i in range(40)])
     before = [layer.keys.clone() for layer in peer._cache.layers]
     for _ in range(2):

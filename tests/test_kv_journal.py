@@ -59,7 +59,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, dtype: torch.dtype) -> None
         path = file_of(tmp_path, Span(first, last))
         assert write_rows(path, stretch, cache) == path.stat().st_size
         assert cache.layout is not None
-        map_rows(path, stretch, cache.layout).append_to(read)
+        assert map_rows(path, stretch, cache.layout).append_to(read, last) == last - first
     assert same_rows(cache, read)
 
 
@@ -167,7 +167,9 @@ class _Recomputing:
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_only_what_is_missing_is_computed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_only_what_is_missing_is_computed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Case 21, for the journal: any files lost, torn or foreign cost their own rows, never others'."""
     directory = tmp_path_factory.mktemp("run") / "kv"
     length = data.draw(st.integers(2, 60))
@@ -178,7 +180,11 @@ def test_only_what_is_missing_is_computed(tmp_path_factory: pytest.TempPathFacto
     directory.mkdir()
     for span in pieces:
         write_rows(file_of(directory, span), stretch_of(span.first, span.last, ids), source)
-    harm = data.draw(st.lists(st.sampled_from(["sound", "lost", "torn", "foreign"]), min_size=len(pieces), max_size=len(pieces)))
+    harm = data.draw(
+        st.lists(
+            st.sampled_from(["sound", "lost", "torn", "foreign"]), min_size=len(pieces), max_size=len(pieces)
+        )
+    )
     for span, kind in zip(pieces, harm, strict=True):
         path = file_of(directory, span)
         if kind == "lost":
@@ -225,9 +231,25 @@ def test_rows_are_written_while_the_cache_grows(tmp_path: Path) -> None:
     read = KeyValueCache(4, torch.float32)
     assert cache.layout is not None
     with Journal(tmp_path / "kv", ORIGIN, ALWAYS).open_rows(ids[: cache.length], cache.layout) as stored:
-        while stored.restore(read, cache.length):
+        while read.length < cache.length and stored.restore(read, cache.length):
             pass
         assert not stored.problems
+    assert same_rows(cache, read)
+
+
+@pytest.mark.parametrize(("start", "limit"), [(0, 15), (0, 20), (7, 33), (20, 21), (33, 37), (36, 37)])
+def test_a_part_of_a_file_will_do(tmp_path: Path, start: int, limit: int) -> None:
+    cache, ids = filled_cache(37), list(range(37))
+    for span in (Span(0, 20), Span(20, 37)):
+        write_rows(file_of(tmp_path, span), stretch_of(*span, ids), cache)
+    read = filled_cache(37)
+    read.length = start
+    assert cache.layout is not None
+    with Journal(tmp_path, ORIGIN, ALWAYS).open_rows(ids, cache.layout) as stored:
+        while read.length < limit:
+            assert stored.restore(read, limit)
+        assert stored.restored == limit - start
+    cache.length = limit
     assert same_rows(cache, read)
 
 

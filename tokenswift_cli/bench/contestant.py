@@ -16,11 +16,11 @@ class Prefill:
     """Reading one context.
 
     Attributes:
-        seconds: for the whole context.
+        seconds: for the whole context; None if not all of it was computed.
         peak_bytes: largest memory meanwhile.
     """
 
-    seconds: float
+    seconds: float | None
     peak_bytes: int
 
 

@@ -96,7 +96,7 @@ def line_up(
     starts: list[tuple[str, tuple[str, ...], Build, tuple[object, ...]]] = []
     plain = tuple(peer for peer in peers if peer != LLAMA_CPP)
     if plain:
-        starts.append((plain[0], plain, TransformersPeer, (config,)))
+        starts.append((plain[0], plain, TransformersPeer, (config, settings.run)))
     if LLAMA_CPP in peers:
         starts += [
             (name, (name,), LlamaPeer, (config, settings.capacity, facts["threads"], flash_attention))

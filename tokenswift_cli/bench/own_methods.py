@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenswift_cli.bench.contestant import PeakMemory, Prefill, Say, Trial
 from tokenswift_cli.bench.pass_timer import timed_passes
+from tokenswift_cli.bench.run_source import stored_rows, tell_problems
 from tokenswift_cli.bench.settings import AUTOREGRESSIVE, BenchSettings
 from tokenswift_cli.config import Config
 from tokenswift_cli.errors import PreflightError
@@ -18,6 +20,7 @@ from tokenswift_cli.transcript import Transcript
 
 if TYPE_CHECKING:
     from tokenswift_cli.engine.engine import Engine
+    from tokenswift_cli.kv_journal.reader import JournalRows
     from tokenswift_cli.models.heads import DraftHeads
     from tokenswift_cli.models.loading import LoadedModel
 
@@ -63,7 +66,8 @@ class OwnMethods:
         self._require_memory(settings.capacity)
         self._heads = self._load_heads()
         self._prompt: tuple[int, ...] = ()
-        self._prefill_seconds = 0.0
+        self._run = settings.run
+        self._prefill_seconds: float | None = 0.0
         self._memory = PeakMemory()
 
     def facts(self) -> dict[str, object]:
@@ -105,9 +109,17 @@ class OwnMethods:
         self._target.cache.length = max(0, len(old) - 1)
         engine = self._engine(AUTOREGRESSIVE)
         started = time.perf_counter()
-        for filled in engine.prefill(new, len(new)):
-            self._say(f"read {filled.length} of {len(new)} tokens")
-        self._prefill_seconds += time.perf_counter() - started
+        restored = 0
+        with self._stored_rows() as rows:
+            for filled in engine.prefill(new, len(new), rows):
+                restored += filled.restored
+                self._say(f"read {filled.length} of {len(new)} tokens")
+            if rows is not None:
+                tell_problems(rows, self._say)
+        if restored or self._prefill_seconds is None:
+            self._prefill_seconds = None
+        else:
+            self._prefill_seconds += time.perf_counter() - started
         self._prompt = new
         return Prefill(self._prefill_seconds, self._memory.bytes())
 
@@ -155,6 +167,11 @@ class OwnMethods:
             peak_bytes=self._memory.bytes(),
             text=tuple(text),
         )
+
+    def _stored_rows(self) -> AbstractContextManager[JournalRows | None]:
+        if self._run is None:
+            return nullcontext()
+        return stored_rows(self._run, self._loaded, self._config, self._target.kv_layout)
 
     def _engine(self, method: str) -> Engine:
         from tokenswift_cli.engine.engine import Engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from tokenswift_cli.coerce import CoercionError, coerce
@@ -39,6 +40,7 @@ class BenchSettings:
         repeats: rounds in which every method takes its turn; figures are medians over them.
         warm_up: tokens decoded before the timed ones.
         peer_tokens: most tokens that a peer decodes and times per repeat.
+        run: a run directory whose text is continued, from the rows of its journal; None for a text file.
     """
 
     prefix_tokens: tuple[int, ...] = (2048,)
@@ -49,6 +51,7 @@ class BenchSettings:
     repeats: int = 3
     warm_up: int = 32
     peer_tokens: int = 32
+    run: Path | None = None
 
     @property
     def capacity(self) -> int:
@@ -69,18 +72,21 @@ FLAG_NAMES: Final[Mapping[str, str]] = {
 }
 
 
-def read_bench_settings(given: Mapping[str, str | None], *, with_heads: bool) -> BenchSettings:
+def read_bench_settings(
+    given: Mapping[str, str | None], *, with_heads: bool, run: Path | None = None
+) -> BenchSettings:
     """The settings that the flags describe.
 
     Args:
         given: text of the flags by field name; None or missing means not given.
         with_heads: drafting heads are given, so that the methods that need them can run.
+        run: the run whose text is continued.
 
     Raises:
         ConfigError: something is wrong; all of it is listed.
     """
     problems: list[str] = []
-    values: dict[str, object] = {}
+    values: dict[str, object] = {"run": run}
     if with_heads:
         values["methods"] = METHODS
     readers: Mapping[str, Callable[[str], object]] = {

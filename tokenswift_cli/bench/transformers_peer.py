@@ -6,10 +6,12 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenswift_cli.bench.contestant import PeakMemory, Prefill, Say, Trial
 from tokenswift_cli.bench.pass_timer import wait_for
+from tokenswift_cli.bench.run_source import fill_dynamic_cache
 from tokenswift_cli.bench.settings import TRANSFORMERS_LOOKUP
 from tokenswift_cli.config import Config
 from tokenswift_cli.engine.settings import SamplingSettings
@@ -47,19 +49,21 @@ class TransformersPeer:
 
     Args:
         config: model and sampling.
+        run: a run directory whose journal holds rows of the contexts; None for none.
         say: gets one line per slow step.
 
     Raises:
         TokenSwiftError: the model cannot be loaded.
     """
 
-    def __init__(self, config: Config, say: Say) -> None:
+    def __init__(self, config: Config, run: Path | None, say: Say) -> None:
         import torch
         from transformers import GenerationConfig
 
         from tokenswift_cli.models.loading import load_model
 
         loaded = load_model(config.model, say)
+        self._loaded, self._config, self._run, self._say = loaded, config, run, say
         self._model: Any = loaded.model
         # What the model's authors recommend would fill in for all that is not named.
         self._model.generation_config = GenerationConfig()
@@ -85,11 +89,25 @@ class TransformersPeer:
         self._ids = torch.tensor([list(prompt)], device=self._model.device)
         cache = DynamicCache(config=self._model.config.get_text_config(decoder=True))
         started = time.perf_counter()
-        with torch.no_grad():
-            self._model(input_ids=self._ids[:, :-1], cache=cache, use_cache=True, logits_to_keep=1)
+        restored = self._restore(cache, prompt)
+        if restored < len(prompt) - 1:
+            self._read(cache, self._ids[:, restored:-1])
         wait_for(self._model.device)
         self._cache = cache
-        return Prefill(time.perf_counter() - started, self._memory.bytes())
+        return Prefill(None if restored else time.perf_counter() - started, self._memory.bytes())
+
+    def _read(self, cache: Any, ids: Any) -> None:
+        import torch
+
+        with torch.no_grad():
+            self._model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
+
+    def _restore(self, cache: Any, prompt: Sequence[int]) -> int:
+        """The rows of the context that the run's journal holds; returns how many."""
+        if self._run is None:
+            return 0
+        self._read(cache, self._ids[:, :2])
+        return fill_dynamic_cache(cache, self._run, self._loaded, self._config, len(prompt) - 1, self._say)
 
     def decode(self, method: str, warm_up: int, tokens: int) -> Trial:
         """One turn. The first step, which includes what ``generate`` sets up, is never timed."""

@@ -51,6 +51,14 @@ _PeerTokens = Annotated[
         help=f"Most tokens timed per turn of a peer (default {BENCH.peer_tokens}).",
     ),
 ]
+_FromRun = Annotated[
+    Path | None,
+    _measured(
+        "--from-run",
+        metavar="RUN_DIR",
+        help="Continue this run's text with its settings, from the rows of its key-value journal.",
+    ),
+]
 _TableFile = Annotated[
     Path | None,
     valued("-o", "--output", metavar="FILE", panel=RUN, help="Also write the table as Markdown."),
@@ -72,6 +80,8 @@ _JsonResult = Annotated[
   tokenswift bench -p book.txt --prefix-tokens 2k,8k,32k --tokens 128 -o bench.md
 
   tokenswift bench -m ./my-model --heads heads/my-model --peers none --json
+
+  tokenswift bench --from-run runs/novel --prefix-tokens 20k,60k,100k --peers transformers
 """,
 )
 @with_flags(BENCH_FLAGS, show_defaults=True)
@@ -84,6 +94,7 @@ def bench(
     repeats: _Repeats = None,
     warm_up: _WarmUp = None,
     peer_tokens: _PeerTokens = None,
+    from_run: _FromRun = None,
     config: ConfigFile = None,
     output: _TableFile = None,
     json: _JsonResult = False,
@@ -105,6 +116,7 @@ def bench(
                 "peer_tokens": peer_tokens,
             },
             config=config,
+            run=from_run,
             output=output,
             json=json,
             quiet=quiet,

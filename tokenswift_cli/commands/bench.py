@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from tokenswift_cli.bench.contexts import BenchText, bench_text, beyond_limit, contexts_of, head_of
 from tokenswift_cli.bench.settings import BenchSettings, read_bench_settings
+from tokenswift_cli.commands.resume import read_stored_config
 from tokenswift_cli.config import Config
 from tokenswift_cli.display.choose import dashboard_obstacle, is_terminal
 from tokenswift_cli.engine.settings import NO_HEADS
 from tokenswift_cli.errors import TokenSwiftError, UsageError
-from tokenswift_cli.options import resolve
+from tokenswift_cli.options import Resolved, resolve, resolve_resume
 from tokenswift_cli.signals import EXIT_CODES, StopRequests
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class BenchOptions:
     Attributes:
         measured: text of the bench's own flags, by field of :class:`BenchSettings`.
         config: the YAML file of ``--config``.
+        run: a run directory: its text is continued, with its settings.
         output: where the table goes as Markdown, beside standard output.
         json: one JSON object on standard output instead of the table.
         quiet: no progress.
@@ -41,6 +43,7 @@ class BenchOptions:
 
     measured: Mapping[str, str | None] = field(default_factory=dict)
     config: Path | None = None
+    run: Path | None = None
     output: Path | None = None
     json: bool = False
     quiet: bool = False
@@ -61,11 +64,12 @@ def run_bench(cli_values: Mapping[str, object], options: BenchOptions, launch: L
     Raises:
         TokenSwiftError: usage, configuration, text, model or heads, each with its exit code.
     """
-    resolved = resolve(cli_values, options.config)
+    resolved = _resolved(cli_values, options)
     config = resolved.config
-    settings = read_bench_settings(options.measured, with_heads=config.drafting.heads not in (None, NO_HEADS))
+    with_heads = config.drafting.heads not in (None, NO_HEADS)
+    settings = read_bench_settings(options.measured, with_heads=with_heads, run=options.run)
     _require_writable(options.output)
-    text = bench_text(config.prompt)
+    text = bench_text(config.prompt) if options.run is None else BenchText("", f"the run in {options.run}")
 
     from tokenswift_cli.bench.progress import BenchProgress
     from tokenswift_cli.bench.worker import Worker
@@ -86,12 +90,21 @@ def run_bench(cli_values: Mapping[str, object], options: BenchOptions, launch: L
     return 0 if report.exact and not any(row.failure for row in report.rows) else 1
 
 
+def _resolved(cli_values: Mapping[str, object], options: BenchOptions) -> Resolved:
+    if options.run is None:
+        return resolve(cli_values, options.config)
+    if options.config is not None or "prompt.file" in cli_values:
+        raise UsageError("--from-run brings its own text and settings; leave --prompt and --config out.")
+    return resolve_resume(cli_values, read_stored_config(options.run))
+
+
 def _measured(
     config: Config, settings: BenchSettings, text: BenchText, launch: Launch, progress: BenchProgress
 ) -> tuple[Report | None, BaseException | None]:
     """What was measured until the end or until an error, and that error."""
     from tokenswift_cli.bench.line_up import line_up, start_own, usable_peers
     from tokenswift_cli.bench.rows import rows_of
+    from tokenswift_cli.bench.run_source import run_ids
     from tokenswift_cli.bench.schedule import Measurements, measure, turns
     from tokenswift_cli.bench.table import Report
     from tokenswift_cli.machine import machine_facts
@@ -109,7 +122,10 @@ def _measured(
             for notice in beyond_limit(settings, limit if isinstance(limit, int) else None):
                 notices.append(notice)
                 progress.notice(notice)
-            ids = own.call("encode", head_of(text.text, max(settings.prefix_tokens)))
+            if settings.run is None:
+                ids = own.call("encode", head_of(text.text, max(settings.prefix_tokens)))
+            else:
+                ids = run_ids(settings.run)
             contexts = contexts_of(ids, settings, text.source)
             lined_up = line_up(own, peers, config, settings, launch, stack, progress.detail)
             machine = machine_facts() | lined_up.facts

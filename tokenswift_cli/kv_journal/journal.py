@@ -48,7 +48,11 @@ class Journal:
         self._covered = 0
 
     def open_rows(self, token_ids: Sequence[int], layout: KeyValueLayout) -> JournalRows:
-        """The rows that there are of the beginning of ``token_ids``; changes no file.
+        """The rows that there are of the first tokens of a text; changes no file.
+
+        Args:
+            token_ids: of the text, as far as it is known.
+            layout: of the cache that they are for.
 
         Raises:
             ResumeRefusedError: the directory is a symbolic link.

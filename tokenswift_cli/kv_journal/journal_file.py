@@ -68,13 +68,18 @@ class MappedRows:
     _memory: mmap.mmap
     _offset: int
 
-    def append_to(self, cache: KeyValueCache) -> None:
-        """Put them behind the rows of ``cache``, which must be ``stretch.first`` in number."""
-        assert cache.length == self.stretch.first
+    def append_to(self, cache: KeyValueCache, limit: int) -> int:
+        """Put those from ``cache.length`` up to ``limit`` behind the rows of ``cache``; returns how many.
+
+        ``cache.length`` and ``limit`` must lie in the stretch.
+        """
         payload = torch.frombuffer(self._memory, dtype=torch.uint8, offset=self._offset)
+        rows = slice(cache.length - self.stretch.first, limit - self.stretch.first)
+        assert 0 <= rows.start <= rows.stop <= self.stretch.length
         for index, keys, values in _views(payload, self._layout, self.stretch.length):
-            cache.write(index, keys, values)
-        cache.length += self.stretch.length
+            cache.write(index, keys[:, rows], values[:, rows])
+        cache.length = limit
+        return rows.stop - rows.start
 
 
 def write_rows(path: Path, stretch: Stretch, cache: KeyValueCache) -> int:

@@ -25,7 +25,7 @@ class JournalRows:
     Args:
         directory: of the journal.
         spans: files to use, ascending and disjoint.
-        token_ids: of the text, as many as the last span needs.
+        token_ids: of the text, at least as many as the last span needs.
         origin: fingerprint of model and settings.
         layout: of the cache.
 
@@ -61,12 +61,12 @@ class JournalRows:
         """See :class:`tokenswift_cli.engine.filling.StoredRows`."""
         started = time.perf_counter()
         self._drop_before(cache.length)
-        if not self._coming or self._coming[0][0].first != cache.length or self._coming[0][0].last > limit:
+        if not self._coming or self._coming[0][0].first > cache.length:
             return 0
         span, coming = self._coming.popleft()
         self._look_ahead()
         try:
-            coming.result().append_to(cache)
+            restored = coming.result().append_to(cache, min(span.last, limit))
         except (UnusableRowsError, OSError) as error:
             why = os_error_text(error) if isinstance(error, OSError) else str(error)
             name = file_of(self._directory, span).name
@@ -75,8 +75,8 @@ class JournalRows:
         finally:
             self.seconds += time.perf_counter() - started
         self.sound.append(span)
-        self.restored += span.last - span.first
-        return span.last - span.first
+        self.restored += restored
+        return restored
 
     def next_after(self, length: int, limit: int) -> int:
         """See :class:`tokenswift_cli.engine.filling.StoredRows`."""
@@ -96,7 +96,7 @@ class JournalRows:
         self.close()
 
     def _drop_before(self, length: int) -> None:
-        while self._coming and self._coming[0][0].first < length:
+        while self._coming and self._coming[0][0].last <= length:
             self._coming.popleft()
             self._look_ahead()
 
