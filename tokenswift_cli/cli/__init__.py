@@ -13,9 +13,11 @@ import typer
 
 # Each module brings its commands into the application, in the order of the help.
 from tokenswift_cli.cli import texts as texts  # isort: skip
+from tokenswift_cli.cli import auditing as auditing  # isort: skip
 from tokenswift_cli.cli import training as training  # isort: skip
 from tokenswift_cli.cli import measuring as measuring  # isort: skip
 from tokenswift_cli.cli.app import PROGRAM, Interrupted, app
+from tokenswift_cli.display.wording import visible
 from tokenswift_cli.errors import TokenSwiftError
 from tokenswift_cli.openmp import share_cores
 
@@ -55,7 +57,8 @@ def _say(message: str) -> None:
         traceback.print_exc()
     # Standard error may be gone (closed terminal, full disk); the exit code still tells.
     with contextlib.suppress(OSError, ValueError):
-        print(message, file=sys.stderr, flush=True)
+        # Names in it may come from files of anybody, and must not reach the terminal as escape sequences.
+        print(visible(message, line_end="\n"), file=sys.stderr, flush=True)
 
 
 def _debugging() -> bool:

@@ -1,0 +1,1 @@
+"""Auditing a run: its files against its checkpoint, and each token against what the model chooses."""
