@@ -23,7 +23,7 @@ HEAVY = frozenset({"torch", "transformers", "safetensors", "accelerate", "gguf",
 
 # cli -> commands -> runner -> engine -> models: a layer may import itself and what stands after it.
 # Training stands beside the runner: commands -> training -> engine, models.
-LAYERS = ("cli", "commands", "runner", "training", "engine", "models", "native")
+LAYERS = ("cli", "commands", "runner", "training", "kv_journal", "engine", "models", "native")
 # Vocabulary that any layer may use; it imports nothing but itself.
 SHARED = frozenset({"errors", "events", "config", "engine.settings", "cache_dir"})
 # The display reads events only.
@@ -47,6 +47,7 @@ BELOW_MAY_IMPORT = {
             "signals",
         }
     ),
+    "kv_journal": frozenset({"errors", "durable", "disk_errors", "growing_file", "manifest"}),
     "engine": frozenset({"errors", "engine.settings"}),
     "models": frozenset({"errors", "config", "cache_dir", "durable"}),
     "native": frozenset({"cache_dir"}),
@@ -150,6 +151,10 @@ def test_imports_point_one_way(module: str) -> None:
         ("runner", "training.pipeline", False),
         ("engine.engine", "training.loss", False),
         ("models.heads", "training.loss", False),
+        ("session", "kv_journal.journal", True),
+        ("kv_journal.journal", "session", False),
+        ("kv_journal.journal", "models.kv_cache", True),
+        ("engine.filling", "kv_journal.reader", False),
     ],
 )
 def test_the_rule_tells_upward_imports(module: str, name: str, allowed: bool) -> None:
@@ -157,7 +162,8 @@ def test_the_rule_tells_upward_imports(module: str, name: str, allowed: bool) ->
 
 
 @pytest.mark.parametrize(
-    "module", [name for name in MODULES if layer_of(name) not in ("training", "engine", "models")]
+    "module",
+    [name for name in MODULES if layer_of(name) not in ("training", "kv_journal", "engine", "models")],
 )
 def test_heavy_libraries_are_imported_only_below_the_runner(module: str) -> None:
     heavy = {name for name in imports_of(module, at_import=True) if name.split(".")[0] in HEAVY}

@@ -20,7 +20,14 @@ from tiny_model_directory import END_ID, save_tiny_model
 from tokenswift_cli import cli
 from tokenswift_cli.audit.positions import Selection, selected_positions
 from tokenswift_cli.checkpoints import CheckpointStore
-from tokenswift_cli.config import Config, GenerationConfig, ModelConfig, PromptConfig, RunConfig
+from tokenswift_cli.config import (
+    CheckpointConfig,
+    Config,
+    GenerationConfig,
+    ModelConfig,
+    PromptConfig,
+    RunConfig,
+)
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.growing_file import decode_ids, encode_ids
 from tokenswift_cli.models.target import Target
@@ -210,6 +217,21 @@ def test_a_sample_checks_what_it_draws(run: Path, verify: Any) -> None:
     choices = verify(run, *words)[1]["choices"]
     assert [one["position"] for one in choices["first_mismatches"]] == [drawn[-1]]
     assert verify(run, "--sample", "5k")[1]["choices"]["checked"] == COUNT
+
+
+def test_the_journal_stands_for_what_comes_before(model: Path, tmp_path: Path, verify: Any) -> None:
+    run = tmp_path / "run"
+    kept = CheckpointConfig(kv="always")
+    assert write(config_of(model, run, checkpoint=kept)) == "length"
+    code, report = verify(run, "--range", "200:", "--from-journal")
+    assert code == 0 and report["choices"]["checked"] == COUNT - 200
+    assert report["choices"]["rows_from_journal"] == report["prompt_tokens"] + 199
+    alter(run, 100)
+    # The rows of what follows an altered token are none of this text, so they are computed.
+    code, report = verify(run, "--range", "99:", "--from-journal")
+    assert code == 1 and report["choices"]["first_mismatch"]["position"] == 100
+    code, report = verify(run, "--range", "200:", "--from-journal")
+    assert 0 < report["choices"]["rows_from_journal"] < report["prompt_tokens"] + 100
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,14 @@ from tokenswift_cli.audit.written_text import check_ending, check_text
 from tokenswift_cli.config import Config
 from tokenswift_cli.errors import PreflightError
 from tokenswift_cli.events import Event, Loading, Notice
+from tokenswift_cli.run_journal import journal_of
 from tokenswift_cli.run_model import load_same_model, make_target
 from tokenswift_cli.signals import StopRequests
 
 if TYPE_CHECKING:
     from tokenswift_cli.audit.recompute import Recomputation
+    from tokenswift_cli.engine.filling import StoredRows
+    from tokenswift_cli.kv_journal.reader import JournalRows
     from tokenswift_cli.models.loading import LoadedModel
     from tokenswift_cli.models.target import Target
 
@@ -31,7 +35,12 @@ _WORKING_BYTES = 1 << 29
 
 
 def audit_run(
-    snapshot: RunSnapshot, config: Config, selection: Selection, publish: Callable[[Event], None]
+    snapshot: RunSnapshot,
+    config: Config,
+    selection: Selection,
+    publish: Callable[[Event], None],
+    *,
+    from_journal: bool = False,
 ) -> AuditReport:
     """Hold the text of a run against what its model chooses.
 
@@ -40,6 +49,8 @@ def audit_run(
         config: of the run, with what this command line says of model, device and threads.
         selection: which positions.
         publish: gets every event.
+        from_journal: rows of the cache before and between the audited positions are taken from the run's
+            key-value journal, where it has them: much faster, and those rows are trusted.
 
     Returns:
         the report, also after a signal once choices are being recomputed.
@@ -70,8 +81,15 @@ def audit_run(
         rows = snapshot.prompt_tokens + (readable[-1] if readable else 0)
         target = make_target(loaded, rows, config, publish)
         _require_room(target, rows)
-        recomputation = _recomputation(snapshot, config, loaded, target)
-        choices, interrupted_code = _check(recomputation, readable, rows, loaded.tokenizer, stops, publish)
+        with _stored_rows(snapshot, config, loaded, target, from_journal) as stored:
+            recomputation = _recomputation(snapshot, config, loaded, target, stored)
+            choices, interrupted_code = _check(
+                recomputation, readable, rows, loaded.tokenizer, stops, publish
+            )
+            if stored is not None:
+                choices = replace(choices, restored=stored.restored)
+                for problem in stored.problems:
+                    publish(Notice(f"{problem}; what it held was computed.", "warning"))
     choices = replace(
         choices,
         first=selection.first or 0,
@@ -141,8 +159,21 @@ def _check(
     return choices, interrupted_code
 
 
+def _stored_rows(
+    snapshot: RunSnapshot, config: Config, loaded: LoadedModel, target: Target, wanted: bool
+) -> AbstractContextManager[JournalRows | None]:
+    if not wanted:
+        return nullcontext()
+    token_ids = snapshot.contents.prompt_ids + snapshot.tokens
+    return journal_of(snapshot.path, loaded, config).open_rows(token_ids, target.kv_layout)
+
+
 def _recomputation(
-    snapshot: RunSnapshot, config: Config, loaded: LoadedModel, target: Target
+    snapshot: RunSnapshot,
+    config: Config,
+    loaded: LoadedModel,
+    target: Target,
+    stored: StoredRows | None,
 ) -> Recomputation:
     from tokenswift_cli.audit.recompute import Recomputation
     from tokenswift_cli.engine.text_sampler import text_sampler
@@ -161,6 +192,7 @@ def _recomputation(
         snapshot.contents.prompt_ids + snapshot.tokens,
         snapshot.prompt_tokens,
         prefill_chunk=config.drafting.prefill_chunk,
+        stored=stored,
     )
 
 

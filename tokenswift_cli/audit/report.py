@@ -37,6 +37,7 @@ class Choices:
         mismatches: those of them whose token is not what the model chooses.
         measured: the first few of these.
         unreadable: why less was audited than was asked for, where the tokens are to blame.
+        restored: rows of the cache that were taken from the run's journal instead of being computed.
         read_seconds: reading what stands before the first position.
         check_seconds: all passes after that.
     """
@@ -50,6 +51,7 @@ class Choices:
     mismatches: int = 0
     measured: tuple[AuditedToken, ...] = ()
     unreadable: str | None = None
+    restored: int = 0
     read_seconds: float = 0.0
     check_seconds: float = 0.0
 
@@ -82,6 +84,7 @@ class Choices:
             "first_mismatch": measured[0] if measured else None,
             "first_mismatches": measured,
             "unreadable": self.unreadable,
+            "rows_from_journal": self.restored,
             "read_seconds": self.read_seconds,
             "check_seconds": self.check_seconds,
             "tokens_per_second": self.tokens_per_second,

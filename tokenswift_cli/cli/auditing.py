@@ -43,6 +43,15 @@ _SampleSeed = Annotated[
     str | None,
     _checked("--sample-seed", metavar="N", help="Which tokens are drawn; the same seed, the same ones."),
 ]
+_FromJournal = Annotated[
+    bool,
+    switch(
+        "--from-journal",
+        panel="What is checked",
+        help="Take the cache before the checked tokens from the run's key-value journal: seconds instead of "
+        "a reading of the text, and what it holds is trusted.",
+    ),
+]
 _JsonResult = Annotated[
     bool,
     switch(
@@ -64,7 +73,7 @@ _JsonResult = Annotated[
 
   tokenswift verify runs/novel --range 20k:30k
 
-  tokenswift verify runs/novel --sample 500 --sample-seed 7
+  tokenswift verify runs/novel --sample 500 --sample-seed 7 --from-journal
 
   tokenswift verify runs/novel -m ./my-model --json
 """,
@@ -76,6 +85,7 @@ def verify(
     range: _Range = None,
     sample: _Sample = None,
     sample_seed: _SampleSeed = None,
+    from_journal: _FromJournal = False,
     json: _JsonResult = False,
     quiet: NoProgress = False,
     **parameters: object,
@@ -84,5 +94,12 @@ def verify(
     with interruptible():
         from tokenswift_cli.commands.verify import VerifyOptions, run_verify
 
-        options = VerifyOptions(span=range, sample=sample, sample_seed=sample_seed, json=json, quiet=quiet)
+        options = VerifyOptions(
+            span=range,
+            sample=sample,
+            sample_seed=sample_seed,
+            from_journal=from_journal,
+            json=json,
+            quiet=quiet,
+        )
         return run_verify(given_values(parameters), run_dir, options)

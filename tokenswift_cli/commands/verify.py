@@ -28,6 +28,7 @@ class VerifyOptions:
         span: value of ``--range``.
         sample: value of ``--sample``.
         sample_seed: value of ``--sample-seed``.
+        from_journal: trust the rows of the run's journal before the audited tokens.
         json: one JSON object on standard output instead of the report.
         quiet: no progress.
     """
@@ -35,6 +36,7 @@ class VerifyOptions:
     span: str | None = None
     sample: str | None = None
     sample_seed: str | None = None
+    from_journal: bool = False
     json: bool = False
     quiet: bool = False
 
@@ -70,7 +72,9 @@ def run_verify(cli_values: Mapping[str, object], run_dir: Path, options: VerifyO
     with open_verify_display(resolved.config.display.progress) as display:
         for notice in resolved.notices:
             display.handle(Notice(notice, "warning"))
-        report = audit_run(snapshot, resolved.config, selection, display.handle)
+        report = audit_run(
+            snapshot, resolved.config, selection, display.handle, from_journal=options.from_journal
+        )
     if options.json:
         print(json.dumps(report.to_json(), allow_nan=False), flush=True)
     else:

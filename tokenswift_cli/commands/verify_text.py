@@ -48,13 +48,14 @@ def _where(choices: Choices) -> str:
 def _times(choices: Choices) -> str:
     if not choices.checked:
         return ""
+    trusted = f"; {choices.restored:,} rows before them taken from the journal" if choices.restored else ""
     if choices.drawn is not None:  # mostly reading
-        return f", {duration(choices.read_seconds + choices.check_seconds)}"
+        return f", {duration(choices.read_seconds + choices.check_seconds)}{trusted}"
     rate = choices.tokens_per_second
     words = f", {duration(choices.check_seconds)}, {number(rate, 0)} tokens/s"
     if choices.read_seconds >= 1:
         words += f" after reading for {duration(choices.read_seconds)}"
-    return words
+    return words + trusted
 
 
 def _mismatch_lines(report: AuditReport) -> list[Text]:
