@@ -30,11 +30,12 @@ def main() -> None:
     bands: dict[int, list[Record]] = {}
     for record in records:
         if record["steps"]:
-            bands.setdefault((record["tokens"] - 1) // arguments.band, []).append(record)
+            middle = record["tokens"] - record["chunk_tokens"] // 2
+            bands.setdefault(middle // arguments.band, []).append(record)
     common.table(
         ["tokens", "seconds", "tokens/s", "plain tokens/s", "/ plain", "acceptance rate", "by drafter"]
         + ["tokens per step", "draft %", "host %"],
-        [_speed_row(index * arguments.band, rows) for index, rows in sorted(bands.items())],
+        [_speed_row(rows) for _, rows in sorted(bands.items())],
     )
     print()
     common.table(
@@ -56,7 +57,8 @@ def main() -> None:
     )
 
 
-def _speed_row(first: int, rows: Sequence[Record]) -> list[str]:
+def _speed_row(rows: Sequence[Record]) -> list[str]:
+    first = rows[0]["tokens"] - rows[0]["chunk_tokens"]
     seconds, tokens = _sum(rows, "decode_seconds"), _sum(rows, "chunk_tokens")
     # What the planner measured of plain steps while it wrote: an estimate, beside the bench's measurement.
     plain = sum(row["plain_step_seconds"] * row["chunk_tokens"] for row in rows if row["plain_step_seconds"])

@@ -17,6 +17,8 @@ AUTO_DTYPE = "auto"
 DTYPES = (AUTO_DTYPE, "float32", "float16", "bfloat16")
 KV_DTYPES = (AUTO_DTYPE, "float32", "float16")
 MOST_SCALING = 1024
+# More than any model has positions. A longer run would not be believed when it is resumed.
+MOST_TOKENS = 2**24
 PROGRESS_MODES = ("auto", "rich", "plain", "json", "none")
 LOOP_POLICIES = ("warn", "stop", "ignore")
 JOURNAL_MODES = ("auto", "always", "never")

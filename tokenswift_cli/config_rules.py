@@ -17,6 +17,7 @@ from tokenswift_cli.config import (
     JOURNAL_MODES,
     KV_DTYPES,
     LOOP_POLICIES,
+    MOST_TOKENS,
     PROGRESS_MODES,
     Config,
     parse_rope_scaling,
@@ -53,8 +54,8 @@ class Rule:
 
 
 FREE: Final = Rule()
-_TOKENS: Final = Rule(low=1, count=True)
-_WHOLE_TOKENS: Final = Rule(low=0, count=True)
+_TOKENS: Final = Rule(low=1, high=MOST_TOKENS, count=True)
+_WHOLE_TOKENS: Final = Rule(low=0, high=MOST_TOKENS, count=True)
 
 RULES: Final[Mapping[str, Rule]] = {
     "model.name": Rule(filled=True),
@@ -89,7 +90,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "drafting.self_depth": Rule(low=0),
     "drafting.partial_cache": Rule(low=0, least_positive=64, zero_means="the method's own", count=True),
     "drafting.partial_sinks": Rule(low=0),
-    "drafting.max_nodes": Rule(low=1),
+    "drafting.max_nodes": Rule(low=1, high=1024),
     "drafting.prefill_chunk": _TOKENS,
     "run.directory": Rule(filled=True),
     "run.chunk_tokens": _TOKENS,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tokenswift_cli import __version__
 from tokenswift_cli.config import Config
 from tokenswift_cli.disk_errors import resume_command
-from tokenswift_cli.errors import ResumeRefusedError, UsageError
+from tokenswift_cli.errors import ResumeRefusedError, TokenSwiftError, UsageError
 from tokenswift_cli.events import Loading, Notice
 from tokenswift_cli.kv_journal.policy import JournalPlan
 from tokenswift_cli.metrics import peak_process_memory_bytes
@@ -53,7 +53,8 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
     with StopRequests() as stops:
         for notice in prompt.notices:
             publish(Notice(notice))
-        path = Path(config.run.directory) if config.run.directory else default_run_path(_RUNS, datetime.now())
+        started = datetime.now()
+        path = Path(config.run.directory) if config.run.directory else default_run_path(_RUNS, started)
         if refusal := refusal_to_create(path, kind_of(path)):
             raise refusal
         config = _with_absolute_model(config)
@@ -72,13 +73,7 @@ def generate(config: Config, prompt: PromptText, *, publish: Publish, dry_run: b
             return RunOutcome("dry-run", None, 0, config.generation.max_tokens, len(prompt_ids))
         check.require_room()
         stops.defer()
-        with RunDirectory.create(
-            path,
-            run_yaml=dump_yaml(config),
-            meta=_meta(loaded, config),
-            prompt_text=prompt.raw,
-            prompt_ids=prompt_ids,
-        ) as directory:
+        with _create(path, started, config, _meta(loaded, config), prompt, prompt_ids) as directory:
             return _write(directory, config, loaded, target, heads, plan, None, stops, publish)
 
 
@@ -240,6 +235,31 @@ def _heads_in_words(heads: DraftHeads | None, config: Config) -> str:
     if heads is not None:
         return f"{heads.shape.count} ({heads.shape.variant}) in {config.drafting.heads}, of this model"
     return f"none (method {config.drafting.method} does without)"
+
+
+def _create(
+    path: Path,
+    started: datetime,
+    config: Config,
+    meta: dict[str, object],
+    prompt: PromptText,
+    prompt_ids: list[int],
+) -> RunDirectory:
+    """The run's directory; a name of our own making may be taken by now, by a run of the same second."""
+    while True:
+        try:
+            return RunDirectory.create(
+                path,
+                run_yaml=dump_yaml(config),
+                meta=meta,
+                prompt_text=prompt.raw,
+                prompt_ids=prompt_ids,
+            )
+        except TokenSwiftError:
+            free = default_run_path(_RUNS, started)
+            if config.run.directory or free == path:
+                raise
+            path = free
 
 
 def _meta(loaded: LoadedModel, config: Config) -> dict[str, object]:
