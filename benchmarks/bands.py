@@ -19,6 +19,19 @@ Record = dict[str, Any]
 
 MIB = float(1 << 20)
 
+_SPEED_HEAD = (
+    "tokens", "seconds", "tokens/s", "plain tokens/s", "/ plain", "acceptance rate", "by drafter",
+    "tokens per step", "draft %", "host %",
+)  # fmt: skip
+_STATE_HEAD = (
+    "tokens", "Distinct-1", "Distinct-2", "Distinct-3", "Distinct-4", "novelty", "KV MiB", "process MiB",
+    "process - KV MiB", "peak MiB",
+)  # fmt: skip
+_SESSION_HEAD = (
+    "session", "tokens before", "rows from the journal", "in s", "rows computed", "ready after s",
+    "tokens written", "decoding s",
+)  # fmt: skip
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -33,20 +46,17 @@ def main() -> None:
             middle = record["tokens"] - record["chunk_tokens"] // 2
             bands.setdefault(middle // arguments.band, []).append(record)
     common.table(
-        ["tokens", "seconds", "tokens/s", "plain tokens/s", "/ plain", "acceptance rate", "by drafter"]
-        + ["tokens per step", "draft %", "host %"],
+        _SPEED_HEAD,
         [_speed_row(rows) for _, rows in sorted(bands.items())],
     )
     print()
     common.table(
-        ["tokens", "Distinct-1", "Distinct-2", "Distinct-3", "Distinct-4", "novelty"]
-        + ["KV MiB", "process MiB", "process - KV MiB", "peak MiB"],
+        _STATE_HEAD,
         [_state_row(rows[-1]) for _, rows in sorted(bands.items())],
     )
     print()
     common.table(
-        ["session", "tokens before", "rows from the journal", "in s", "rows computed", "ready after s"]
-        + ["tokens written", "decoding s"],
+        _SESSION_HEAD,
         _session_rows(records),
     )
     journal = sum(path.stat().st_size for path in (arguments.run / "kv").glob("*.kv"))
@@ -99,10 +109,16 @@ def _session_rows(records: Sequence[Record]) -> list[list[str]]:
     for number, (first, end) in enumerate(zip(starts, [*starts[1:], len(records)], strict=True), start=1):
         session, own = records[first]["session"], records[first:end]
         rows.append(
-            [str(number), f"{session['resumed_tokens']:,}", f"{session['restored_rows']:,}"]
-            + [common.number(session["restore_seconds"], 1), f"{session['computed_rows']:,}"]
-            + [common.number(session["start_seconds"], 1), f"{_sum(own, 'chunk_tokens'):,.0f}"]
-            + [common.number(_sum(own, "decode_seconds"), 0)]
+            [
+                str(number),
+                f"{session['resumed_tokens']:,}",
+                f"{session['restored_rows']:,}",
+                common.number(session["restore_seconds"], 1),
+                f"{session['computed_rows']:,}",
+                common.number(session["start_seconds"], 1),
+                f"{_sum(own, 'chunk_tokens'):,.0f}",
+                common.number(_sum(own, "decode_seconds"), 0),
+            ]
         )
     return rows
 

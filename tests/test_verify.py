@@ -143,6 +143,7 @@ def test_a_clean_run_is_verified_and_nothing_in_it_changes(clean: Path, verify: 
         "checked": COUNT,
         "matches": COUNT,
         "mismatches": 0,
+        "rows_from_journal": 0,
         "first_mismatch": None,
         "first_mismatches": [],
         "unreadable": None,

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenswift_cli import durable
+from tokenswift_cli.config import MOST_TOKENS
 from tokenswift_cli.manifest import InvalidManifestError, Manifest, decode_manifest, encode_manifest
 
 KEPT_MANIFESTS = 2
 
 _NAME = re.compile(r"(\d{8,18})\.json")
 _TEMPORARY_NAME = re.compile(_NAME.pattern + re.escape(durable.TEMPORARY_SUFFIX))
-_MAXIMUM_BYTES = 1 << 28
+_MAXIMUM_BYTES = 1 << 26
+_MOST_PROBLEMS = 3
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class CheckpointStore:
                 break
         self._kept = [manifest.sequence for manifest in reversed(sound)]
         self._last_number = max([self._last_number, *numbers])
+        if len(problems) > _MOST_PROBLEMS:
+            problems[_MOST_PROBLEMS:] = [f"so are {len(problems) - _MOST_PROBLEMS} more"]
         return LoadedManifests(tuple(sound), tuple(problems))
 
     def next_number(self) -> int:
@@ -91,6 +95,8 @@ class CheckpointStore:
         if durable.file_size(path) > _MAXIMUM_BYTES:
             raise InvalidManifestError("it is far too large")
         manifest = decode_manifest(durable.read_file(path), str(path))
+        if manifest.token_count > MOST_TOKENS:
+            raise InvalidManifestError(f"it counts more than {MOST_TOKENS} tokens")
         if manifest.sequence != number:
             raise InvalidManifestError(f"it is checkpoint {manifest.sequence} under another name")
         return manifest

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenswift_cli.errors import RunDirectoryError
+from tokenswift_cli.errors import ForeignFileError, RunDirectoryError
 
 _CAUSES: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("the disk is full", "Free some space on it"),
@@ -38,6 +38,10 @@ _CAUSES: dict[int, tuple[str, str]] = {
 }
 
 
+# What opening something else than a plain file ends in; see durable.py.
+_FOREIGN = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO)
+
+
 def resume_command(path: Path) -> str:
     """The command that continues the run in ``path``, quoted for a shell."""
     return f"tokenswift resume {shlex.quote(str(path))}"
@@ -55,7 +59,8 @@ def run_directory_error(error: OSError, path: Path, then: str) -> RunDirectoryEr
     """
     where = os.fsdecode(error.filename) if error.filename is not None else str(path)
     cause, remedy = _cause_and_remedy(error)
-    return RunDirectoryError(f"Cannot use {where}: {cause}. {remedy}, then {then}.")
+    kind = ForeignFileError if error.errno in _FOREIGN else RunDirectoryError
+    return kind(f"Cannot use {where}: {cause}. {remedy}, then {then}.")
 
 
 @contextlib.contextmanager

@@ -84,6 +84,14 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
     return b"".join(blocks)
 
 
+def read_whole(path: Path, most: int) -> bytes:
+    """A regular file of at most ``most`` bytes. Raises ``OSError`` (EOVERFLOW) for a larger one."""
+    with opened(path, os.O_RDONLY) as descriptor:
+        if os.fstat(descriptor).st_size > most:
+            raise OSError(errno.EOVERFLOW, f"it is larger than the {most} bytes it can have")
+    return read_file(path, most)
+
+
 def file_size(path: Path) -> int:
     """Size in bytes of a regular file."""
     with opened(path, os.O_RDONLY) as descriptor:

@@ -50,6 +50,12 @@ class RunDirectoryError(TokenSwiftError):
     """The run directory cannot be created, read or written."""
 
 
+class ForeignFileError(RunDirectoryError):
+    """Something else stands where a run has a plain file: a link, a pipe, a directory."""
+
+    exit_code = 3
+
+
 class ResumeRefusedError(TokenSwiftError):
     """The run directory does not match what the resume would use."""
 

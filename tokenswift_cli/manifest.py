@@ -25,6 +25,9 @@ TRACKED_FILES = ("run.yaml", "meta.json", "prompt.txt", "prompt.ids")
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 _MAXIMUM_COUNT = 2**48
+_TEXT_BYTES_PER_TOKEN = 1024
+_METRICS_BYTES_PER_CHUNK = 2**16
+_BYTES_IN_ANY_CASE = 2**20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COUNTS = ("sequence", "chunk", "token_count", "text_bytes", "metrics_bytes")
 _HASHES = ("tokens_sha256", "text_sha256", "metrics_sha256")
@@ -75,6 +78,16 @@ class Manifest:
     finish_reason: str | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     borders: tuple[Border, ...] = (EMPTY_BORDER,)
+
+    @property
+    def most_text_bytes(self) -> int:
+        """More text than so many tokens can have is damage, and is not even read."""
+        return self.token_count * _TEXT_BYTES_PER_TOKEN + _BYTES_IN_ANY_CASE
+
+    @property
+    def most_metrics_bytes(self) -> int:
+        """Likewise of the records of so many chunks."""
+        return self.chunk * _METRICS_BYTES_PER_CHUNK + _BYTES_IN_ANY_CASE
 
 
 def plain_json(value: Mapping[str, object]) -> dict[str, object]:

@@ -102,9 +102,11 @@ def restore(path: Path, manifests: Sequence[Manifest], problems: Sequence[str]) 
 
 def _restore_text(path: Path, point: RestartPoint, messages: list[str]) -> tuple[GrowingFile, bytes | None]:
     """Cut output.txt to what the manifest vouches for; None for the data when it is not there."""
-    data = None
-    if point.exact:
-        data = matching_prefix(path, point.manifest.text_bytes, point.manifest.text_sha256)
+    data, manifest = None, point.manifest
+    if point.exact and manifest.text_bytes <= manifest.most_text_bytes:
+        data = matching_prefix(path, manifest.text_bytes, manifest.text_sha256)
+        if data is not None and not _is_text(data):  # the right hash does not say that it is
+            data = None
     restored = GrowingFile.holding(path, data or b"")
     if data is None:
         # Untouched until rewrite_text replaces it: a person may still want to read it.
@@ -114,17 +116,25 @@ def _restore_text(path: Path, point: RestartPoint, messages: list[str]) -> tuple
     return restored, data
 
 
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _restore_metrics(path: Path, point: RestartPoint, messages: list[str]) -> tuple[GrowingFile, bool]:
     """Cut metrics.jsonl to what the manifest vouches for, or else keep the records that are whole."""
     manifest = point.manifest
-    if point.exact:
+    if point.exact and manifest.metrics_bytes <= manifest.most_metrics_bytes:
         data = matching_prefix(path, manifest.metrics_bytes, manifest.metrics_sha256)
         if data is not None:
             restored = GrowingFile.holding(path, data)
             restored.cut()
             return restored, False
     try:
-        found = durable.read_file(path)
+        found = durable.read_file(path, manifest.most_metrics_bytes)
     except OSError:
         found = b""
     kept = whole_records(found, manifest.chunk)

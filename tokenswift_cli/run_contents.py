@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tokenswift_cli import durable, run_layout
 from tokenswift_cli.disk_errors import os_error_text
-from tokenswift_cli.errors import ResumeRefusedError
+from tokenswift_cli.errors import ResumeRefusedError, UsageError
 from tokenswift_cli.growing_file import decode_ids, encode_ids
-from tokenswift_cli.manifest import TRACKED_FILES, Manifest, plain_json
+from tokenswift_cli.manifest import TOKEN_BYTES, TRACKED_FILES, Manifest, plain_json
+
+# No run has larger ones: more is refused before it is read, as a run directory may come from anybody.
+MOST_BYTES = {
+    run_layout.RUN_YAML: 4 * 2**20,
+    run_layout.META: 4 * 2**20,
+    run_layout.PROMPT_TEXT: 256 * 2**20,
+    run_layout.PROMPT_IDS: 64 * 2**20,
+}
+
+_Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True)
@@ -41,9 +52,21 @@ class RunContents:
 def new_contents(
     run_yaml: str, meta: Mapping[str, object], prompt_text: bytes, prompt_ids: Sequence[int]
 ) -> RunContents:
-    """Contents for a new run; raises ValueError or TypeError when ``meta`` or an id cannot be stored."""
+    """Contents for a new run.
+
+    Raises:
+        ValueError, TypeError: ``meta`` or an id cannot be stored.
+        UsageError: something is so large that it would not be read again.
+    """
     ids = decode_ids(encode_ids(prompt_ids))
-    return RunContents(run_yaml, plain_json(meta), bytes(prompt_text), ids)
+    contents = RunContents(run_yaml, plain_json(meta), bytes(prompt_text), ids)
+    for name, data in contents.encoded().items():
+        if len(data) > MOST_BYTES[name]:
+            raise UsageError(
+                f"{name} of this run would have {len(data)} bytes, more than the {MOST_BYTES[name]} it can "
+                "have. Use a shorter prompt, and --prompt FILE for a long one."
+            )
+    return contents
 
 
 def file_hashes(files: Mapping[str, bytes]) -> dict[str, tuple[str, ...]]:
@@ -61,7 +84,7 @@ def read_contents(path: Path, manifest: Manifest) -> RunContents:
     notes: list[str] = []
     for name in TRACKED_FILES:
         try:
-            files[name] = durable.read_file(path / name)
+            files[name] = durable.read_whole(path / name, MOST_BYTES[name])
             problem = "" if sha256(files[name]) in manifest.file_hashes[name] else "it was changed or damaged"
         except OSError as error:
             files[name] = b""
@@ -74,12 +97,36 @@ def read_contents(path: Path, manifest: Manifest) -> RunContents:
                 "Put the original back, or start a new run in another directory."
             )
     return RunContents(
-        run_yaml=files[run_layout.RUN_YAML].decode("utf-8"),
-        meta=json.loads(files[run_layout.META]),
+        run_yaml=_parsed(path, run_layout.RUN_YAML, files, lambda data: data.decode("utf-8")),
+        meta=_parsed(path, run_layout.META, files, _json_object),
         prompt_text=files[run_layout.PROMPT_TEXT],
-        prompt_ids=decode_ids(files[run_layout.PROMPT_IDS]),
+        prompt_ids=_parsed(path, run_layout.PROMPT_IDS, files, _ids),
         notes=tuple(notes),
     )
+
+
+def _parsed(path: Path, name: str, files: Mapping[str, bytes], parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """The right hash says that a file is the run's own, not that tokenswift wrote it."""
+    try:
+        return parse(files[name])
+    except (ValueError, RecursionError) as error:
+        raise ResumeRefusedError(
+            f"{path / name} does not hold what tokenswift writes there ({type(error).__name__}). "
+            "Start a new run in another directory."
+        ) from error
+
+
+def _json_object(data: bytes) -> dict[str, object]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
+
+
+def _ids(data: bytes) -> list[int]:
+    if not data or len(data) % TOKEN_BYTES:
+        raise ValueError("no whole ids")
+    return decode_ids(data)
 
 
 def sha256(data: bytes) -> str:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenswift_cli.config import Config
-from tokenswift_cli.errors import ResumeRefusedError
+from tokenswift_cli.config import DTYPES, Config
+from tokenswift_cli.errors import ModelError, ResumeRefusedError
 from tokenswift_cli.events import Event, Loading
+from tokenswift_cli.run_layout import META
 
 if TYPE_CHECKING:
     from tokenswift_cli.models.loading import LoadedModel
@@ -55,7 +56,12 @@ def load_same_model(
     """
     from tokenswift_cli.models.identity import ModelIdentity
 
-    recorded = ModelIdentity.from_json(meta.get("model"))
+    try:
+        recorded = ModelIdentity.from_json(meta.get("model"))
+        if recorded.dtype not in DTYPES:
+            raise ModelError(f"The recorded model identity is damaged: dtype cannot be {recorded.dtype!r}.")
+    except ModelError as error:
+        raise ResumeRefusedError(f"{path / META} is not what tokenswift writes. {error}") from error
     if config.model.dtype == "auto":
         # What "auto" means depends on the device; the run began with one meaning.
         config = replace(config, model=replace(config.model, dtype=recorded.dtype))

@@ -6,7 +6,9 @@ before the next one begins.
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ from tokenswift_cli.preflight import Preflight, disk_need, free_disk
 from tokenswift_cli.prompt_input import PromptText
 from tokenswift_cli.run_dir import RunDirectory, default_run_path
 from tokenswift_cli.run_journal import journal_of, plan_for
-from tokenswift_cli.run_layout import kind_of, refusal_to_create
+from tokenswift_cli.run_layout import PROMPT_IDS, RUN_YAML, TOKENS, kind_of, refusal_to_create
 from tokenswift_cli.run_model import Publish, load_run_model, load_same_model, make_target
 from tokenswift_cli.signals import StopRequests
 from tokenswift_cli.text_settings import text_deciding_differences
@@ -115,12 +117,15 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
                 len(directory.prompt_ids),
             )
         loaded = load_same_model(run_dir, directory.meta, requested, publish)
+        _require_own_ids(loaded, directory, recovery, requested)
         target = _target(loaded, len(directory.prompt_ids), requested, publish)
         heads = _heads(loaded, target, requested, publish)
         plan = plan_for(run_dir, target, len(directory.prompt_ids), requested)
         check = _preflight(loaded, target, heads, len(directory.prompt_ids), requested, run_dir, plan)
         check.require_room()
         if requested != stored:
+            if recovery.text_damaged:  # until it is rebuilt, no manifest can be written
+                _rebuild_text(directory, recovery, loaded, requested)
             directory.update_run_yaml(dump_yaml(requested))
         stops.defer()
         return _write(directory, requested, loaded, target, heads, plan, recovery, stops, publish)
@@ -153,7 +158,7 @@ def _with_absolute_model(config: Config) -> Config:
     from tokenswift_cli.models.demo import is_demo_name
 
     path = Path(config.model.name).expanduser()
-    if is_demo_name(config.model.name) or not path.exists():
+    if is_demo_name(config.model.name) or not os.path.exists(path):  # not Path's: any name is fine here
         return config
     # Not resolved: the name that a symbolic link gives a file may say what it is.
     return replace(config, model=replace(config.model, name=str(path.absolute())))
@@ -171,12 +176,35 @@ def _require_textual_stops(loaded: LoadedModel, config: Config) -> None:
 
 
 def _require_known_ids(loaded: LoadedModel, prompt_ids: list[int], config: Config) -> None:
-    size = loaded.identity.vocab_size
     for name, ids in (("sampling.suppress_ids", config.sampling.suppress_ids), ("the prompt", prompt_ids)):
-        if ids and max(ids) >= size:
+        if (unknown := _beyond(loaded, ids)) is not None:
             raise UsageError(
-                f"Token id {max(ids)} in {name} is beyond the model's vocabulary of {size} tokens. "
-                "Use ids of this model, and a tokenizer that belongs to it."
+                f"Token id {unknown} in {name} is beyond the model's vocabulary of "
+                f"{loaded.identity.vocab_size} tokens. Use ids of this model, and its own tokenizer."
+            )
+
+
+def _beyond(loaded: LoadedModel, ids: Sequence[int]) -> int | None:
+    """The largest id, if the model has no such token."""
+    largest = max(ids, default=-1)
+    return largest if largest >= loaded.identity.vocab_size else None
+
+
+def _require_own_ids(
+    loaded: LoadedModel, directory: RunDirectory, recovery: Recovery, config: Config
+) -> None:
+    """Whatever the hashes say, no id in the directory may lead out of the model's tables."""
+    for name, ids in (
+        (RUN_YAML, config.sampling.suppress_ids),
+        (PROMPT_IDS, directory.prompt_ids),
+        (TOKENS, recovery.tokens),
+    ):
+        largest = _beyond(loaded, ids)
+        if largest is not None:
+            raise ResumeRefusedError(
+                f"{directory.path / name} holds the token id {largest}, beyond the model's vocabulary of "
+                f"{loaded.identity.vocab_size} tokens, so this text was not written by it. Start a new run "
+                "in another directory."
             )
 
 

@@ -23,6 +23,7 @@ _CORE_TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
 )
+_MOST_NODES: Final = 2**17
 _NULL: Final = "tag:yaml.org,2002:null"
 _HEADER: Final = "# The resolved configuration of this run; `tokenswift resume` reads it. Do not edit.\n"
 
@@ -48,6 +49,25 @@ class _Problem(Exception):
     """One complete error message, to be listed with the others."""
 
 
+class _TooManyValues(Exception):
+    """The document takes more time and memory than any configuration."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops at a number of values: each takes a kilobyte, however short it is in the file."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise _TooManyValues
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
 def read_yaml(text: str, source: str, table: KeyTable[Any] = TABLE) -> YamlReading:
     """Read the values of a configuration file.
 
@@ -57,7 +77,7 @@ def read_yaml(text: str, source: str, table: KeyTable[Any] = TABLE) -> YamlReadi
         table: the keys it may have; those of a run by default.
     """
     try:
-        root = yaml.compose(text.removeprefix("\ufeff"), Loader=yaml.SafeLoader)
+        root = yaml.compose(text.removeprefix("\ufeff"), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -65,6 +85,8 @@ def read_yaml(text: str, source: str, table: KeyTable[Any] = TABLE) -> YamlReadi
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         return YamlReading((), (f"{source} line {line}: character {error.character:#06x} is not allowed",))
+    except _TooManyValues:
+        return YamlReading((), (f"{source}: more than {_MOST_NODES} values are no configuration",))
     except RecursionError:
         return YamlReading((), (f"{source}: nested too deeply for a configuration",))
     if root is None or root.tag == _NULL:

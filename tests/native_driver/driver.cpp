@@ -2,11 +2,12 @@
 // interface promises to stay within. Each case runs with each instruction set of this processor, and those that fuse
 // multiplication and addition must agree to the bit; compiled with TOKENSWIFT_EXACT_FMA the portable one does too.
 //
-// Usage: driver SEED ATTENTIONS MATRICES PASSES
+// Usage: driver SEED ATTENTIONS MATRICES PASSES CHOICES
 
 #include "native.cpp"
 
 #include "attention_case.h"
+#include "choice_case.h"
 #include "decoder_case.h"
 #include "linear_case.h"
 
@@ -38,11 +39,12 @@ static bool holds(const char *name, int seed, int rounds) {
 }
 
 int main(int count, char **words) {
-    if (count != 5) return 2;
+    if (count != 6) return 2;
     int seed = atoi(words[1]);
     bool fine = holds<AttentionCase>("attention", seed, atoi(words[2]));
     fine = holds<LinearCase>("matrix", seed, atoi(words[3])) && fine;
     fine = holds<DecoderCase>("pass", seed, atoi(words[4])) && fine;
+    fine = holds<ChoiceCase>("choice", seed, atoi(words[5])) && fine;
     if (fine) puts("fine");
     return !fine;
 }

@@ -88,8 +88,8 @@ def audit_run(
             )
             if stored is not None:
                 choices = replace(choices, restored=stored.restored)
-                for problem in stored.problems:
-                    publish(Notice(f"{problem}; what it held was computed.", "warning"))
+                for unusable in stored.problems:
+                    publish(Notice(f"{unusable}; what it held was computed.", "warning"))
     choices = replace(
         choices,
         first=selection.first or 0,

@@ -92,8 +92,8 @@ def _read(path: Path) -> RunSnapshot:
     problems += [FileProblem(run_layout.PROMPT_TEXT, note) for note in contents.notes]
     sizes = {
         run_layout.TOKENS: manifest.token_count * TOKEN_BYTES,
-        run_layout.TEXT: manifest.text_bytes,
-        run_layout.METRICS: manifest.metrics_bytes,
+        run_layout.TEXT: min(manifest.text_bytes, manifest.most_text_bytes),
+        run_layout.METRICS: min(manifest.metrics_bytes, manifest.most_metrics_bytes),
     }
     files: dict[str, bytes] = {}
     for name, size in sizes.items():

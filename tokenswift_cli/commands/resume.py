@@ -9,8 +9,11 @@ from typing import Final
 
 from tokenswift_cli.commands.session import run_displayed, with_display_switches
 from tokenswift_cli.config import Config
+from tokenswift_cli.disk_errors import os_error_text
+from tokenswift_cli.durable import read_whole
 from tokenswift_cli.errors import UsageError
 from tokenswift_cli.options import resolve_resume
+from tokenswift_cli.run_contents import MOST_BYTES
 from tokenswift_cli.yaml_config import load_run_yaml
 
 _CONFIG_NAME: Final = "run.yaml"
@@ -63,7 +66,7 @@ def read_stored_config(run_dir: Path) -> Config:
     if not run_dir.is_dir():
         raise UsageError(f"{shown} is no directory; give the directory of an earlier run.")
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_whole(path, MOST_BYTES[_CONFIG_NAME]).decode("utf-8")
     except FileNotFoundError:
         raise UsageError(
             f"{shown} holds no {_CONFIG_NAME}, so it is no run; give the directory of an earlier run."
@@ -71,5 +74,5 @@ def read_stored_config(run_dir: Path) -> Config:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is damaged: not UTF-8 text at byte {error.start}.") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise UsageError(f"{path} cannot be read: {os_error_text(error)}.") from None
     return load_run_yaml(text, str(path))

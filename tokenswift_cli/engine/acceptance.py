@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tokenswift_cli.engine.tree import Draft
 
@@ -50,7 +49,7 @@ class AcceptanceModel:
             1.0 if index < draft.given else self.probability(draft.drafter, strength, index + 1 - draft.given)
             for index, strength in enumerate(strengths)
         )
-        return replace(draft, probabilities=levels)
+        return Draft(draft.tokens, draft.drafter, draft.strengths, draft.given, levels)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
         """Compare proposals with the tokens that were committed after the same root."""

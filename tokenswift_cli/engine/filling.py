@@ -1,4 +1,4 @@
-"""Bringing the cache to where a text goes on: rows that are stored somewhere are taken, the others computed."""
+"""Bringing the cache to where a text goes on: rows that are stored are taken, the others computed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ class StoredRows(Protocol):
     """Rows of the cache that were kept from an earlier time."""
 
     def restore(self, cache: KeyValueCache, limit: int) -> int:
-        """Put rows that are stored for ``cache.length`` and on behind the cache's own, up to ``limit`` at most;
-        returns how many. 0 if there are none, or they proved unusable."""
+        """Put the rows that are stored for ``cache.length`` and on behind the cache's own, up to ``limit``.
+
+        Returns how many; 0 if there are none, or they proved unusable.
+        """
         ...
 
     def next_after(self, length: int, limit: int) -> int:
@@ -35,7 +37,7 @@ class NoStoredRows:
 
 
 class Filled(NamedTuple):
-    """The cache holds the rows of the first ``length`` tokens now; ``restored`` of the last ones were stored."""
+    """The cache holds the rows of the first ``length`` tokens; the last ``restored`` of them were stored."""
 
     length: int
     restored: int

@@ -8,10 +8,15 @@ by seed and position.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+# (h + 0.5) / 2**32 of each id's hash h, float64, in a counter stream that starts at the key.
+Uniforms = Callable[[int, Tensor], Tensor]
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -91,8 +96,7 @@ def gumbel_from_hash(bits: Tensor) -> Tensor:
         float64 of the same shape; float32 on devices without float64 (MPS).
     """
     if bits.device.type != "mps":
-        uniform = (bits.to(torch.float64) + 0.5) * 2.0**-32
-        return -torch.log(-torch.log(uniform))
+        return _gumbel_from_uniform((bits.to(torch.float64) + 0.5) * 2.0**-32)
     # In float32 (h + 0.5) / 2**32 rounds to 1 near the top: take the logarithm from the nearer end.
     lower = (bits.to(torch.float32) + 0.5) * 2.0**-32
     upper = (((1 << 32) - 1 - bits).to(torch.float32) + 0.5) * 2.0**-32
@@ -100,12 +104,22 @@ def gumbel_from_hash(bits: Tensor) -> Tensor:
     return -torch.log(exponential)
 
 
-def gumbel(seed: int, position: int, token_ids: Tensor) -> Tensor:
+def gumbel(seed: int, position: int, token_ids: Tensor, uniforms: Uniforms | None = None) -> Tensor:
     """Standard Gumbel noise of each token id at one position.
 
     Adding it to log-probabilities and taking the argmax draws an exact sample of the softmax
     (the Gumbel-max trick).
 
     Args and device as in :func:`hash32`; dtype as in :func:`gumbel_from_hash`.
+
+    Args:
+        uniforms: hashes in compiled code, for ids on the CPU; its numbers are the same.
     """
+    if uniforms is not None:
+        return _gumbel_from_uniform(uniforms(_stream_key(seed, position), token_ids))
     return gumbel_from_hash(hash32(seed, position, token_ids))
+
+
+def _gumbel_from_uniform(uniform: Tensor) -> Tensor:
+    """In place."""
+    return uniform.log_().neg_().log_().neg_()

@@ -5,120 +5,39 @@
 over the candidates that survive truncation; at temperature 0 the noise is zero. Plain decoding,
 verification, resume and audit all call it, which is what makes their texts equal.
 
-Processing order: suppressed ids, contextual penalty, temperature, top-k, top-p, min-p, eta.
-Truncations work on the surviving candidates only, so that a choice costs a few passes over the
-vocabulary and noise is computed for few tokens.
+Processing order: suppressed ids, contextual penalty, temperature, top-k, top-p, min-p, eta. On the CPU the
+first part of it is compiled, where the process has the compiled library; the bits are the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from ctypes import CDLL
+from operator import itemgetter
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tokenswift_cli.engine.noise import gumbel
 from tokenswift_cli.engine.settings import SamplingSettings
+from tokenswift_cli.engine.truncation import (
+    Candidates,
+    keep_eta,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalize,
+)
 from tokenswift_cli.errors import NonFiniteLogitsError
+from tokenswift_cli.native.choice import RowScan, Scanned, loaded_library
 
-# Top-p first looks at this many best candidates and widens only when their mass is too small.
-_TOP_P_FIRST_LOOK = 256
-
-
-class Candidates(NamedTuple):
-    """What survived truncation.
-
-    Attributes:
-        token_ids: int64 [C], distinct.
-        scores: float32 [C], processed logits (not normalised).
-    """
-
-    token_ids: Tensor
-    scores: Tensor
-
-
-def penalize(logits: Tensor, window: Tensor, theta: float) -> Tensor:
-    """Contextual penalty, in place: tokens of the window are divided (> 0) or multiplied (< 0) by theta.
-
-    Each token is penalised once however often it occurs (TokenSwift, section 3.4; CTRL, arXiv
-    1909.05858).
-
-    Args:
-        logits: float32 [V], changed in place.
-        window: int64 [W], the last tokens before the position; repetitions allowed.
-        theta: > 0; 1 changes nothing.
-
-    Returns:
-        ``logits``.
-    """
-    seen = logits[window]
-    # Repeated ids write the same value, so the order of the scatter does not matter.
-    logits[window] = torch.where(seen > 0, seen / theta, seen * theta)
-    return logits
-
-
-def keep_top_k(candidates: Candidates, top_k: int) -> Candidates:
-    """Keep scores >= the k-th best score; ties are kept (Fan et al., arXiv 1805.04833)."""
-    if top_k >= candidates.scores.numel():
-        return candidates
-    threshold = torch.topk(candidates.scores, top_k).values[-1]
-    return _at_least(candidates, threshold)
-
-
-def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
-    """Keep a token when the mass of all better tokens is below top_p (nucleus, arXiv 1904.09751)."""
-    token_ids, scores = candidates
-    log_total = torch.logsumexp(scores, dim=0)
-    count = scores.numel()
-    look = min(_TOP_P_FIRST_LOOK, count)
-    while True:
-        best, order = torch.topk(scores, look)
-        mass = torch.exp(best - log_total).cumsum(0)
-        if look == count or mass[-1] >= top_p:
-            break
-        look = min(look * 8, count)
-    # The best token has no mass above it and always stays.
-    keep = 1 + int((mass[:-1] < top_p).sum())
-    return Candidates(token_ids[order[:keep]], best[:keep])
-
-
-def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
-    """Keep probability >= min_p * the highest probability (arXiv 2407.01082), in the log domain."""
-    threshold = candidates.scores.max() + math.log(min_p)
-    return _at_least(candidates, threshold)
-
-
-def keep_eta(candidates: Candidates, epsilon: float) -> Candidates:
-    """Keep probability >= min(epsilon, sqrt(epsilon) * exp(-entropy)) (arXiv 2210.15191); the best stays."""
-    log_probabilities = torch.log_softmax(candidates.scores, dim=0)
-    probabilities = log_probabilities.exp()
-    # A suppressed token has probability 0 and adds nothing: 0 * -inf must not become NaN.
-    entropy = -torch.where(probabilities > 0, probabilities * log_probabilities, 0.0).sum()
-    threshold = torch.clamp(math.sqrt(epsilon) * torch.exp(-entropy), max=epsilon)
-    keep = (probabilities >= threshold) | (candidates.scores >= candidates.scores.max())
-    return _select(candidates, keep)
-
-
-def _at_least(candidates: Candidates, threshold: Tensor) -> Candidates:
-    """Those with a score >= ``threshold``, a float32 scalar tensor."""
-    scores = candidates.scores
-    if not scores.is_cpu:
-        return _select(candidates, scores >= threshold)
-    # Few of many are left, and numpy finds them ten times faster than torch.
-    rows = torch.from_numpy(np.flatnonzero(scores.numpy() >= threshold.numpy()))
-    return Candidates(candidates.token_ids[rows], scores[rows])
-
-
-def _select(candidates: Candidates, keep: Tensor) -> Candidates:
-    rows = keep.nonzero().squeeze(1)
-    return Candidates(candidates.token_ids[rows], candidates.scores[rows])
+# Python sorts so few as fast as torch finds the best of them.
+_FEW = 64
 
 
 class Sampler:
-    """The processing chain and the choice for one run; holds constants only.
+    """The processing chain and the choice for one run; holds constants, and room for one row's candidates.
 
     Args:
         settings: the sampling settings.
@@ -142,8 +61,14 @@ class Sampler:
         self.held_until = held_until
         self._all_ids = torch.arange(vocabulary_size, device=device)
         suppressed = sorted(set(settings.suppress_ids))
+        held = sorted({*suppressed, *held_ids})
         self._suppressed = torch.tensor(suppressed, dtype=torch.int64, device=device)
-        self._held = torch.tensor(sorted({*suppressed, *held_ids}), dtype=torch.int64, device=device)
+        self._held = torch.tensor(held, dtype=torch.int64, device=device)
+        self._scan: _CompiledScan | None = None
+        library = loaded_library() if self._all_ids.is_cpu else None
+        if library is not None:
+            self._scan = _CompiledScan(library, settings, vocabulary_size, suppressed, held)
+        self._uniforms = None if self._scan is None else self._scan.rows.uniforms
 
     def penalized(self, logits: Tensor, window: Tensor, position: int) -> Tensor:
         """Logits after suppression and penalty, as a new float32 [V] tensor."""
@@ -160,21 +85,8 @@ class Sampler:
 
         Args and errors as in :meth:`choose`; needs temperature > 0.
         """
-        settings = self.settings
-        scores = self.penalized(logits, window, position)
-        _require_finite(scores.max(), position)
-        if settings.temperature != 1.0:
-            scores.div_(settings.temperature)
-        survivors = Candidates(self._all_ids, scores)
-        if settings.top_k:
-            survivors = keep_top_k(survivors, settings.top_k)
-        if settings.top_p < 1.0:
-            survivors = keep_top_p(survivors, settings.top_p)
-        if settings.min_p > 0.0:
-            survivors = keep_min_p(survivors, settings.min_p)
-        if settings.eta > 0.0:
-            survivors = keep_eta(survivors, settings.eta)
-        return survivors
+        token_ids, scores = self._survivors(logits, window, position)
+        return Candidates(token_ids.clone(), scores.clone())
 
     def choose(self, logits: Tensor, window: Tensor, position: int) -> int:
         """The token at ``position``.
@@ -191,13 +103,12 @@ class Sampler:
             NonFiniteLogitsError: the logits hold NaN or +Inf, or nothing can be chosen.
         """
         if self.settings.temperature == 0.0:
-            scores = self.penalized(logits, window, position)
-            best = scores.max(dim=0)
-            _require_finite(best.values, position)
-            return int(best.indices)
-        token_ids, scores = self.candidates(logits, window, position)
-        noisy = scores + gumbel(self.settings.seed, position, token_ids)
-        return int(token_ids[noisy.argmax()])
+            candidates = self._scored(logits, window, position, 1)
+        else:
+            candidates = self._survivors(logits, window, position)
+            if candidates.token_ids.numel() > 1:
+                candidates = self._noisy(candidates, position, self.settings.seed)
+        return _first(candidates)
 
     def ranked(
         self, logits: Tensor, window: Tensor, position: int, count: int, seed: int
@@ -205,7 +116,8 @@ class Sampler:
         """The best tokens for a draft by the score that :meth:`choose` maximises, with their scores.
 
         A draft that knows the noise of the position proposes what the target will choose unless their
-        logits differ by more than the gap to the runner-up (coupling, arXiv 2408.07978).
+        logits differ by more than the gap to the runner-up (coupling, arXiv 2408.07978). Of equal scores the
+        one that :meth:`choose` would take comes first.
 
         Args:
             logits, window, position: as in :meth:`choose`.
@@ -213,20 +125,104 @@ class Sampler:
             seed: of the noise; the settings' own for shared noise.
         """
         if self.settings.temperature == 0.0:
-            best = torch.topk(self.penalized(logits, window, position), count)
-            return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-        token_ids, scores = self.candidates(logits, window, position)
-        noisy = scores + gumbel(seed, position, token_ids)
-        best = torch.topk(noisy, min(count, noisy.numel()))
-        return list(zip(token_ids[best.indices].tolist(), best.values.tolist(), strict=True))
+            return _best(self._scored(logits, window, position, count), count)
+        return _best(self._noisy(self._survivors(logits, window, position), position, seed), count)
+
+    def _noisy(self, candidates: Candidates, position: int, seed: int) -> Candidates:
+        token_ids, scores = candidates
+        return Candidates(token_ids, scores + gumbel(seed, position, token_ids, self._uniforms))
+
+    def _survivors(self, logits: Tensor, window: Tensor, position: int) -> Candidates:
+        """As :meth:`candidates`, maybe in room that the next call uses again."""
+        settings = self.settings
+        survivors = self._scored(logits, window, position, settings.top_k)
+        if settings.top_k:
+            survivors = keep_top_k(survivors, settings.top_k)
+        if settings.top_p < 1.0:
+            survivors = keep_top_p(survivors, settings.top_p)
+        if settings.min_p > 0.0 and not (self._scan and self._scan.keeps_min_p):
+            survivors = keep_min_p(survivors, settings.min_p)
+        if settings.eta > 0.0:
+            survivors = keep_eta(survivors, settings.eta)
+        return survivors
+
+    def _scored(self, logits: Tensor, window: Tensor, position: int, at_least: int) -> Candidates:
+        """Tokens with their logits after suppression, penalty and temperature.
+
+        All tokens; the compiled scan leaves out what min-p will drop, if that commutes, and what is not among
+        the best ``at_least``, if that is not 0.
+        """
+        if self._scan is not None:
+            if logits.dtype is not torch.float32:
+                logits = logits.to(torch.float32)
+            held = position < self.held_until
+            best, token_ids, scores = self._scan.scan(logits.contiguous(), window, held, at_least)
+            _require_finite(best, position)
+            return Candidates(token_ids, scores)
+        scores = self.penalized(logits, window, position)
+        # ``max`` hands on NaN and +Inf, so the best score alone tells whether the row is usable.
+        _require_finite(float(scores.max()), position)
+        if self.settings.temperature not in (0.0, 1.0):
+            scores.div_(self.settings.temperature)
+        return Candidates(self._all_ids, scores)
 
 
-def _require_finite(best: Tensor, position: int) -> None:
-    """``max`` hands on NaN and +Inf, so the best score alone tells whether the row is usable."""
-    value = float(best)
-    if math.isfinite(value):
+class _CompiledScan:
+    """The first part of the processing chain in compiled code.
+
+    Attributes:
+        keeps_min_p: whether min-p is part of it. Top-p comes before and needs all scores; top-k may as well
+            come after.
+        rows: the scan itself, which knows neither settings nor what is held.
+    """
+
+    def __init__(
+        self,
+        library: CDLL,
+        settings: SamplingSettings,
+        vocabulary_size: int,
+        suppressed: Sequence[int],
+        held: Sequence[int],
+    ) -> None:
+        self.keeps_min_p = settings.min_p > 0.0 and settings.top_p == 1.0
+        greedy = settings.temperature == 0.0
+        self.rows = RowScan(
+            library,
+            vocabulary_size,
+            penalty=settings.penalty,
+            temperature=1.0 if greedy else settings.temperature,
+            log_min_p=math.log(settings.min_p) if self.keeps_min_p and not greedy else -math.inf,
+        )
+        self._suppressed = self.rows.mask(suppressed) if suppressed else None
+        self._held = self.rows.mask(held) if held else None
+
+    def scan(self, logits: Tensor, window: Tensor, held: bool, at_least: int) -> Scanned:
+        """As :meth:`RowScan.__call__`, ``held`` telling which ids are suppressed."""
+        return self.rows(logits, window, self._held if held else self._suppressed, at_least)
+
+
+def _first(candidates: Candidates) -> int:
+    """The id with the highest score; of equals the first."""
+    token_ids, scores = candidates
+    if scores.numel() > _FEW or not scores.is_cpu:
+        return int(token_ids[scores.argmax()])
+    values = scores.tolist()
+    token_id: int = token_ids.tolist()[values.index(max(values))]
+    return token_id
+
+
+def _best(candidates: Candidates, count: int) -> list[tuple[int, float]]:
+    """The ``count`` best, best first; of equals the one that comes first."""
+    if candidates.scores.numel() > _FEW:
+        candidates = keep_top_k(candidates, count)
+    pairs = zip(candidates.token_ids.tolist(), candidates.scores.tolist(), strict=True)
+    return sorted(pairs, key=itemgetter(1), reverse=True)[:count]
+
+
+def _require_finite(best: float, position: int) -> None:
+    if math.isfinite(best):
         return
-    if value == -math.inf:
+    if best == -math.inf:
         raise NonFiniteLogitsError(
             f"No token can be chosen at position {position}: every logit is suppressed or -Inf. "
             "Check sampling.suppress_ids."

@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ def _make_entry(source: Path, digest: str, dtype: str, entry: Path, notify: Call
         try:
             convert_gguf(source, temporary, dtype, notify)
             _write_manifest(temporary, source, digest, dtype)
+            _share_alike(temporary)
             _sync(temporary)
             if entry.exists():
                 entry.rename(_fresh_directory(entry) / "damaged")
@@ -148,6 +150,13 @@ def _write_manifest(directory: Path, source: Path, digest: str, dtype: str) -> N
         "files": files,
     }
     (directory / MANIFEST_NAME).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _share_alike(directory: Path) -> None:
+    """Give all files the mode that the umask gave the manifest: safetensors writes for the owner alone."""
+    mode = stat.S_IMODE((directory / MANIFEST_NAME).stat().st_mode)
+    for path in directory.iterdir():
+        path.chmod(mode)
 
 
 def _remove_leftovers(entry: Path) -> None:

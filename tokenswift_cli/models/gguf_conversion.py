@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenswift_cli.errors import ModelError
+from tokenswift_cli.models.gguf_file import open_gguf
 from tokenswift_cli.models.identity import tokenizer_fingerprint
 from tokenswift_cli.models.quiet import no_gguf_progress_bar, quiet_libraries
 
@@ -29,6 +30,7 @@ def convert_gguf(source: Path, target: Path, dtype: str, notify: Callable[[str],
         OSError: the directory cannot be written.
     """
     quiet_libraries()
+    open_gguf(source)  # what its header claims is checked before transformers believes it
     notify(f"Converting {source.name} to {dtype} for quick loading; this is needed once")
     tokenizer, model = read_gguf(source, dtype)
     _require_disk(model, target)

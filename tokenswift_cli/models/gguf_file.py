@@ -21,6 +21,10 @@ from tokenswift_cli.errors import ModelError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
+# What the format allows, or more than any model has: a count in a header is nobody's word.
+MOST_DIMENSIONS = 4
+MOST_ENTRIES = 2**20
+MOST_TEXT_BYTES = 2**26
 STRING, ARRAY = 8, 9
 # Code of a value's type in the header -> how struct reads it, little-endian.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -82,9 +86,15 @@ class _Header:
         if (version := self._scalar("I")) not in VERSIONS:
             raise ValueError(f"its version is {version:#x}, not one of {', '.join(map(str, VERSIONS))}")
         tensor_count, value_count = self._scalar("Q"), self._scalar("Q")
+        if max(tensor_count, value_count) > MOST_ENTRIES:
+            raise ValueError(f"it counts {tensor_count} tensors and {value_count} values")
         values: dict[str, Any] = {}
+        keys: set[str] = set()
         for _ in range(value_count):
             key, kind = self._text(), self._scalar("I")
+            if key in keys:
+                raise ValueError(f"{key!r} stands there twice")
+            keys.add(key)
             if kind == ARRAY:
                 self._skip_array()
             elif kind == STRING:
@@ -93,13 +103,18 @@ class _Header:
                 values[key] = self._scalar(SCALARS[kind])
             else:
                 raise ValueError(f"{key} is of the unknown type {kind}")
-        entries = [self._entry() for _ in range(tensor_count)]
+        entries: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for _ in range(tensor_count):
+            name, entry = self._text(), self._entry()
+            if name in entries:
+                raise ValueError(f"{name!r} stands there twice")
+            entries[name] = entry
         alignment = int(values.get("general.alignment", DEFAULT_ALIGNMENT))
         if alignment < 1:
             raise ValueError(f"its alignment is {alignment}")
         start = -(-self._at // alignment) * alignment
-        tensors = (self._tensor(start, *entry) for entry in entries)
-        return GgufFile(values, {tensor.name: tensor for tensor in tensors})
+        tensors = {name: self._tensor(start, name, *entry) for name, entry in entries.items()}
+        return GgufFile(values, tensors)
 
     def _scalar(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._bytes, self._at)
@@ -107,7 +122,8 @@ class _Header:
         return value
 
     def _text(self) -> str:
-        size = self._scalar("Q")
+        if (size := self._scalar("Q")) > MOST_TEXT_BYTES:
+            raise ValueError(f"a text in it has {size} bytes")
         (value,) = struct.unpack_from(f"<{size}s", self._bytes, self._at)
         self._at += size
         return str(value, encoding="utf-8")
@@ -128,11 +144,12 @@ class _Header:
             at += length.size + length.unpack_from(source, at)[0]
         self._at = at
 
-    def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
-        """(name, shape, code of the type, offset) of one tensor."""
-        name, dimensions = self._text(), self._scalar("I")
+    def _entry(self) -> tuple[tuple[int, ...], int, int]:
+        """(shape, code of the type, offset) of one tensor, which follow its name."""
+        if (dimensions := self._scalar("I")) > MOST_DIMENSIONS:
+            raise ValueError(f"a tensor in it has {dimensions} dimensions")
         shape = tuple(self._scalar("Q") for _ in range(dimensions))
-        return name, shape, self._scalar("I"), self._scalar("Q")
+        return shape, self._scalar("I"), self._scalar("Q")
 
     def _tensor(self, start: int, name: str, shape: tuple[int, ...], code: int, offset: int) -> StoredTensor:
         kind = GGMLQuantizationType(code)

@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class LayerLayout:
-    """One attention layer: its index and what a token leaves there, [heads, key size] and [heads, value size]."""
+    """One attention layer, and what a token leaves there: [heads, key size] and [heads, value size]."""
 
     index: int
     heads: int

@@ -7,6 +7,7 @@ left as transformers chooses it. Once the files are on this machine nothing asks
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -186,11 +187,12 @@ def _find(config: ModelConfig, device_type: str, notify: Callable[[str], None]) 
     path = Path(name).expanduser()
     if is_demo_name(name):
         return _gguf_source(DEMO_MODEL, demo_gguf_path(), config, device_type, notify)
-    if path.is_dir():
+    # os.path takes names that no file can have; Path raises an error for those.
+    if os.path.isdir(path):
         return _Source(path.resolve().name, path)
     if path.suffix.lower() == ".gguf":
         return _gguf_source(path.name, path, config, device_type, notify)
-    if path.exists():
+    if os.path.exists(path):
         raise ModelError(f"{name} is a file but not a .gguf file. Give the directory of the model instead.")
     if not _is_hub_id(name):
         raise ModelError(
@@ -204,7 +206,7 @@ def _find(config: ModelConfig, device_type: str, notify: Callable[[str], None]) 
 def _gguf_source(
     name: str, path: Path, config: ModelConfig, device_type: str, notify: Callable[[str], None]
 ) -> _Source:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ModelError(f"There is no file {path}. Check the path of the .gguf file.")
     dtype = choose_dtype(config.dtype, device_type, None)
     with hub_unreachable():
@@ -332,7 +334,7 @@ def _load_weights(
 def _custom_code_message(source: _Source) -> str:
     return (
         f"{source.name} needs Python code that comes with the model (trust_remote_code). If you trust it, "
-        "add --trust-remote-code."
+        "add --trust-code."
     )
 
 

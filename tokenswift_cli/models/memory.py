@@ -64,6 +64,6 @@ def _numbers(path: Path) -> int:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, 1 << 28)))
         return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error):
         # A damaged file is reported by whoever reads the weights.
         return 0

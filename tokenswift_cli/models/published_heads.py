@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tokenswift_cli.errors import HeadsError
+from tokenswift_cli.errors import HeadsError, ModelError
 from tokenswift_cli.models.checkpoint import (
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
@@ -149,7 +149,13 @@ def _files_of_heads(directory: Path) -> dict[str, str]:
         indexed_files(index)  # refuses a damaged index and files elsewhere
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return {name: str(file) for name, file in weight_map.items() if name.startswith(_PREFIX)}
-    (file,) = weight_files(directory)
+    try:
+        (file,) = weight_files(directory)
+    except ModelError as error:  # what helps a model that is only loaded does not help here
+        raise HeadsError(
+            f"{directory} has no {WEIGHTS_NAME}, and heads are never taken from a pickle. Save a checkpoint "
+            "that you trust anew with save_pretrained."
+        ) from error
     return {name: file for name in _names(directory / file) if name.startswith(_PREFIX)}
 
 

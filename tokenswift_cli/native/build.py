@@ -86,15 +86,16 @@ def build(*, anew: bool = False) -> Path:
     directory = cache_directory() / "native"
     target = directory / _file_name(compiler)
     try:
-        if not anew and target.exists():
-            _require_own(target)
-            return target
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _require_own(directory)
+        if not _is_own(directory.stat()):
+            raise BuildError(f"{directory} belongs to another user or can be written by anyone else")
+        if not anew and _is_own_file(target):
+            return target
         descriptor, name = tempfile.mkstemp(prefix=target.stem, suffix=".tmp", dir=directory)
         os.close(descriptor)
         try:
             _compile(compiler, name)
+            os.chmod(name, 0o700)  # the linker has given it what the umask allows
             os.replace(name, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -166,8 +167,15 @@ def _processor_flags() -> str:
     return platform.processor()
 
 
-def _require_own(path: Path) -> None:
+def _is_own_file(path: Path) -> bool:
+    """Whether ``path`` is a file, not a link to one, that nobody else can have changed."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and _is_own(status)
+
+
+def _is_own(status: os.stat_result) -> bool:
     """What gets loaded into this process must not be somebody else's to write."""
-    status = path.stat()
-    if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
-        raise BuildError(f"{path} belongs to another user or can be written by anyone")
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

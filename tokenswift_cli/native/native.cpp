@@ -1,5 +1,7 @@
-// All that is compiled, as one unit: the attention, the matrices, and the decoder made of both.
+// All that is compiled, as one unit: the attention, the matrices, the decoder made of both, and the choice of
+// a token.
 
 #include "attention.cpp"
 #include "linear.cpp"
 #include "decoder.cpp"
+#include "choice.cpp"

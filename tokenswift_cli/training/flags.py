@@ -27,8 +27,7 @@ TRAINING_FLAGS: Final = (
     Flag("model.dtype", ("--dtype",), MODEL, "Number format of the weights.", "|".join(DTYPES)),
     Flag("model.threads", ("--threads",), MODEL, "CPU threads; 0 chooses.", "N"),
     Flag("model.offline", ("--offline",), MODEL, "Never ask the Hub; use what is on this machine."),
-    Flag("model.trust_remote_code", ("--trust-remote-code",), MODEL,
-         "Run Python code that comes with the model."),
+    Flag("model.trust_remote_code", ("--trust-code",), MODEL, "Run Python code that comes with the model."),
     Flag("model.trust_pickle", ("--trust-pickle",), MODEL,
          "Load weights that there are only as Python pickles."),
 )  # fmt: skip
