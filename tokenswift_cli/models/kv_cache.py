@@ -14,6 +14,8 @@ from torch import Tensor
 from tokenswift_cli.errors import ModelError
 from tokenswift_cli.models.kv_layout import KeyValueLayout, LayerLayout
 from tokenswift_cli.models.kv_range import OverflowFinder
+from tokenswift_cli.native.choice import loaded_library
+from tokenswift_cli.native.rows import RowCopy
 
 # Long runs grow in steps of this many tokens; a copy per step, one layer at a time.
 GROWTH_TOKENS = 16384
@@ -40,6 +42,8 @@ class KeyValueCache:
         self._dtype = dtype
         self._checked = 0
         self._finder: OverflowFinder | None = None
+        self._generation = 0
+        self._copy: tuple[object, RowCopy | None] | None = None
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
@@ -89,16 +93,35 @@ class KeyValueCache:
         """
         count = len(rows)
         if rows[-1] != count - 1:
-            # Ascending rows only move down, but neighbours may overlap: gather first, then write.
             moved = next(i for i, row in enumerate(rows) if row != i)
-            sources = torch.tensor([self.length + row for row in rows[moved:]], device=self._device)
-            span = slice(self.length + moved, self.length + count)
-            for store in (self._keys, self._values):
-                for tensor in store.values():
-                    tensor[:, span] = tensor.index_select(1, sources)
+            self._gather([self.length + row for row in rows[moved:]], self.length + moved)
         self.require_in_range(self.length + count)
         self.length += count
         self._checked = self.length
+
+    def _gather(self, rows: Sequence[int], to_row: int) -> None:
+        """Bring ascending ``rows`` together from ``to_row`` on; none lies before its new place."""
+        copy = self._copy_from(self)
+        if copy is not None:
+            copy.gather(rows, to_row)
+            return
+        # Neighbours may overlap: gather first, then write.
+        sources = torch.tensor(rows, device=self._device)
+        span = slice(to_row, to_row + len(rows))
+        for tensor in self._stores:
+            tensor[:, span] = tensor.index_select(1, sources)
+
+    def _copy_from(self, other: KeyValueCache) -> RowCopy | None:
+        """Compiled copying of rows of ``other`` into this cache; None where there is none."""
+        # A cache that has grown has its rows elsewhere.
+        stores = (id(other), other._generation, self._generation)
+        if self._copy is None or self._copy[0] != stores:
+            library = loaded_library()
+            if library is None or self._device.type != "cpu" or self.layout != other.layout:
+                self._copy = (stores, None)
+            else:
+                self._copy = (stores, RowCopy(library, self._stores, other._stores))
+        return self._copy[1]
 
     def require_in_range(self, end: int) -> None:
         """See that the store holds what was written, in the rows since the last such look up to ``end`` - 1.
@@ -112,10 +135,10 @@ class KeyValueCache:
         if self._dtype is not torch.float16 or not self._keys:
             return
         if self._finder is None:
-            self._finder = OverflowFinder([*self._keys.values(), *self._values.values()])
+            self._finder = OverflowFinder(self._stores)
         found = self._finder.find(min(self._checked, self.length), end)
         if found is not None:
-            layers = [*self._keys, *self._values]
+            layers = sorted(self._keys) * 2
             raise ModelError(
                 f"A {'key' if found < len(self._keys) else 'value'} in layer {layers[found]} is beyond the "
                 f"range of float16 ({torch.finfo(torch.float16).max:.0f}), so this model cannot be used with "
@@ -129,6 +152,10 @@ class KeyValueCache:
         if self._dtype is not None or not self._keys:
             return self._dtype
         return next(iter(self._keys.values())).dtype
+
+    @property
+    def _stores(self) -> list[Tensor]:
+        return [store[layer] for store in (self._keys, self._values) for layer in sorted(store)]
 
     @property
     def _device(self) -> torch.device:
@@ -166,6 +193,7 @@ class KeyValueCache:
         while self._capacity < end:
             self._capacity += GROWTH_TOKENS
         self._finder = None
+        self._generation += 1
         for store, rows in ((self._keys, keys), (self._values, values)):
             dtype = store[layer].dtype if layer in store else self._dtype or rows.dtype
             grown = torch.empty(rows.shape[0], self._capacity, rows.shape[2], dtype=dtype, device=rows.device)

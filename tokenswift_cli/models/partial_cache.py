@@ -85,11 +85,15 @@ class PartialCache(KeyValueCache):
     @torch.inference_mode()
     def follow(self, full: KeyValueCache) -> None:
         """Take over the rows that were committed since; call before drafting."""
-        new = slice(self.covered, full.length)
         count = full.length - self.covered
         if count:
-            for layer in range(full.layers):
-                self.write(layer, full.keys(layer)[:, new], full.values(layer)[:, new])
+            copy = self._copy_from(full) if self.length + count <= self.budget else None
+            if copy is not None:
+                copy.stretch(self.covered, count, self.length)
+            else:
+                new = slice(self.covered, full.length)
+                for layer in range(full.layers):
+                    self.write(layer, full.keys(layer)[:, new], full.values(layer)[:, new])
             self.length += count
             self.covered = full.length
 

@@ -1,7 +1,8 @@
-// All that is compiled, as one unit: the attention, the matrices, the decoder made of both, and the choice of
-// a token.
+// All that is compiled, as one unit: the attention, the matrices, the decoder made of both, the choice of a token, and
+// the copying of rows.
 
 #include "attention.cpp"
 #include "linear.cpp"
 #include "decoder.cpp"
 #include "choice.cpp"
+#include "rows.cpp"
