@@ -28,10 +28,10 @@ def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("sanitizer", "more", "rounds"),  # of attentions, matrices, passes and choices
+    ("sanitizer", "more", "rounds"),  # of attentions, matrices, passes, choices and row copies
     [
-        ("address,undefined", ["-DTOKENSWIFT_EXACT_FMA"], ["25", "300", "30", "1000"]),
-        ("thread", [], ["15", "100", "20", "100"]),
+        ("address,undefined", ["-DTOKENSWIFT_EXACT_FMA"], ["25", "300", "30", "1000", "3000"]),
+        ("thread", [], ["15", "100", "20", "100", "300"]),
     ],
     ids=["address and undefined", "thread"],
 )

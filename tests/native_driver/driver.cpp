@@ -2,7 +2,7 @@
 // interface promises to stay within. Each case runs with each instruction set of this processor, and those that fuse
 // multiplication and addition must agree to the bit; compiled with TOKENSWIFT_EXACT_FMA the portable one does too.
 //
-// Usage: driver SEED ATTENTIONS MATRICES PASSES CHOICES
+// Usage: driver SEED ATTENTIONS MATRICES PASSES CHOICES ROWS
 
 #include "native.cpp"
 
@@ -10,6 +10,7 @@
 #include "choice_case.h"
 #include "decoder_case.h"
 #include "linear_case.h"
+#include "rows_case.h"
 
 #if defined(__FP_FAST_FMAF) || defined(TOKENSWIFT_EXACT_FMA)
 static const int FIRST_FUSED = 0;
@@ -39,12 +40,13 @@ static bool holds(const char *name, int seed, int rounds) {
 }
 
 int main(int count, char **words) {
-    if (count != 6) return 2;
+    if (count != 7) return 2;
     int seed = atoi(words[1]);
     bool fine = holds<AttentionCase>("attention", seed, atoi(words[2]));
     fine = holds<LinearCase>("matrix", seed, atoi(words[3])) && fine;
     fine = holds<DecoderCase>("pass", seed, atoi(words[4])) && fine;
     fine = holds<ChoiceCase>("choice", seed, atoi(words[5])) && fine;
+    fine = holds<RowsCase>("rows", seed, atoi(words[6])) && fine;
     if (fine) puts("fine");
     return !fine;
 }
