@@ -565,6 +565,36 @@ def test_resume_takes_the_cache_from_the_journal(config, undisturbed, tokens):
     assert sessions[1]["computed_rows"] == 0
 
 
+def test_an_interrupted_reading_is_not_done_again(config, undisturbed):
+    """The rows computed until Ctrl-C go into the journal, and files not reached yet stay."""
+    config = with_journal(config)
+    directory = Path(config.run.directory)
+    run(replace(config, run=replace(config.run, chunk_tokens=256)))
+    files = sorted((directory / "kv").iterdir())
+    first, last = (int(word) for word in files[1].stem.split("-"))
+    files[1].unlink()
+    stored = load_run_yaml((directory / "run.yaml").read_text())
+    requested = replace(
+        stored,
+        generation=replace(stored.generation, max_tokens=COUNT + 30),
+        drafting=replace(stored.drafting, prefill_chunk=20),
+    )
+
+    def stop_in_the_gap(event):
+        if isinstance(event, PrefillProgress) and event.done_tokens > first + 50:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert resume(directory, stored, requested, publish=stop_in_the_gap).finish_reason == "interrupted"
+    assert files[2].exists()
+    events = []
+    stored = load_run_yaml((directory / "run.yaml").read_text())
+    resume(directory, stored, requested, publish=events.append)
+    said = next(event.message for event in events if getattr(event, "message", "").startswith("Key-value"))
+    computed = int(re.search(r"(\d+) computed", said)[1])
+    assert 0 < computed < last - first - 50
+    assert tokens_of(config)[:COUNT] == undisturbed[0]
+
+
 @pytest.mark.parametrize("harm", ["damaged", "missing", "foreign", "all missing"])
 def test_what_the_journal_lacks_is_computed(config, undisturbed, harm):
     """Case 21."""

@@ -176,6 +176,8 @@ class WritingSession:
             for filled in self._engine.prefill(token_ids, len(self._directory.prompt_ids), rows):
                 self._publish(PrefillProgress(filled.length, len(token_ids), time.perf_counter() - started))
                 if self._stops.requested:
+                    # What was computed until here need not be computed again.
+                    self._journal.begin(token_ids, [*rows.sound, *rows.unread], self._target.cache)
                     return False
             self._publish(PrefillProgress(len(token_ids), len(token_ids), time.perf_counter() - started))
             for problem in rows.problems:

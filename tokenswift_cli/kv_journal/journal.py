@@ -61,20 +61,20 @@ class Journal:
         spans = usable(spans_in(self._directory), len(token_ids))
         return JournalRows(self._directory, spans, token_ids, self._origin, layout)
 
-    def begin(self, token_ids: Sequence[int], sound: Sequence[Span], cache: KeyValueCache) -> None:
-        """Take over the files of ``sound``, remove others, and have the rest of the cache's rows written.
+    def begin(self, token_ids: Sequence[int], kept: Sequence[Span], cache: KeyValueCache) -> None:
+        """Take over the files of ``kept``, remove others, and have the rest of the cache's rows written.
 
         Args:
             token_ids: of the text so far, the last one not yet in the cache.
-            sound: ascending spans whose files hold rows of this text.
+            kept: ascending spans whose files hold rows of this text; they may reach beyond the cache.
             cache: of the text; what is committed there from now on is for :meth:`save`.
         """
         if not self._kept:
             return
-        keep_only(self._directory, sound)
+        keep_only(self._directory, kept)
         self._writer = JournalWriter(self._directory, cache)
         self._digest.extend(token_ids)
-        self._put(missing(sound, cache.length, MOST_ROWS))
+        self._put(missing([span for span in kept if span.first < cache.length], cache.length, MOST_ROWS))
         self._covered = cache.length
 
     def save(self, token_ids: Sequence[int], *, last: bool = False) -> None:

@@ -83,6 +83,11 @@ class JournalRows:
         self._drop_before(length)
         return min(self._coming[0][0].first, limit) if self._coming else limit
 
+    @property
+    def unread(self) -> list[Span]:
+        """The spans whose files were not asked for yet."""
+        return [*(span for span, _ in self._coming), *self._waiting]
+
     def close(self) -> None:
         """Stop looking ahead; harmless when called twice."""
         self._pool.shutdown(wait=False, cancel_futures=True)
