@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from tokenswift_cli.kv_journal.policy import plan_journal
 from tokenswift_cli.kv_journal.prefix_digest import PrefixDigest
 from tokenswift_cli.kv_journal.stretches import Span, file_of, missing, spans_in, usable
 from tokenswift_cli.models.kv_cache import KeyValueCache
+from tokenswift_cli.models.kv_range import OverflowFinder
 
 ORIGIN = origin_of({"model": "test"})
 ALWAYS = plan_journal("always", 1, 1, 1)
@@ -205,7 +208,7 @@ def test_only_what_is_missing_is_computed(
     lost = {row for span, kind in zip(pieces, harm, strict=True) if kind != "sound" for row in range(*span)}
     assert [row for span in target.computed for row in range(*span)] == sorted(lost)
     # The journal is whole again afterwards.
-    journal.close()
+    journal.save([], last=True)
     again = _Recomputing(source)
     with Journal(directory, ORIGIN, ALWAYS).open_rows(ids, source.layout) as rows:
         list(fill(again, ids, 8, rows))  # type: ignore[arg-type]
@@ -253,6 +256,81 @@ def test_a_part_of_a_file_will_do(tmp_path: Path, start: int, limit: int) -> Non
     assert same_rows(cache, read)
 
 
+def test_a_file_serves_more_than_once(tmp_path: Path) -> None:
+    """Rows of the middle of it are computed, as those of audited tokens are; the rest is still there."""
+    cache, ids = filled_cache(37), list(range(37))
+    for span in (Span(0, 20), Span(20, 37)):
+        write_rows(file_of(tmp_path, span), stretch_of(*span, ids), cache)
+    target = _Recomputing(cache)
+    assert cache.layout is not None
+    with Journal(tmp_path, ORIGIN, ALWAYS).open_rows(ids, cache.layout) as stored:
+        for end in (4, 9, 18, 30, 37):
+            list(fill(target, ids[: end - 1], 8, stored))  # type: ignore[arg-type]
+            target.read(ids[end - 1 : end])
+        assert stored.sound == [Span(0, 20), Span(20, 37)] and not stored.problems
+    assert target.computed == [Span(end - 1, end) for end in (4, 9, 18, 30, 37)]
+    assert same_rows(cache, target.cache)
+
+
+def test_rows_go_where_the_cache_is(tmp_path: Path) -> None:
+    cache = filled_cache(3)
+    stretch, path = stretch_of(0, 3, [5, 6, 7]), tmp_path / "rows.kv"
+    write_rows(path, stretch, cache)
+    elsewhere = KeyValueCache(8, torch.float32, torch.device("meta"))
+    assert cache.layout is not None
+    map_rows(path, stretch, cache.layout).append_to(elsewhere, 3)
+    assert elsewhere.length == 3 and elsewhere.keys(0).is_meta and elsewhere.values(3).is_meta
+
+
+def test_restored_rows_are_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float16 each row is looked at once, when it is committed; a restored text is long."""
+    cache = filled_cache(300, torch.float16)
+    stretch, path = stretch_of(0, 300, list(range(300))), tmp_path / "rows.kv"
+    write_rows(path, stretch, cache)
+    read = KeyValueCache(400, torch.float16)
+    assert cache.layout is not None
+    map_rows(path, stretch, cache.layout).append_to(read, 300)
+    looked: list[tuple[int, int]] = []
+    monkeypatch.setattr(OverflowFinder, "find", lambda self, first, end: looked.append((first, end)))
+    for layer, heads in ((0, 2), (3, 1)):
+        read.write(layer, torch.randn(heads, 1, 4), torch.randn(heads, 1, 3))
+    read.commit([0])
+    assert looked == [(300, 301)]
+
+
+def test_leaving_early_waits_for_one_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C must not wait for gigabytes."""
+    begun, go_on, honest = threading.Event(), threading.Event(), write_rows
+
+    def slow(path: Path, stretch: Stretch, cache: KeyValueCache) -> int:
+        begun.set()
+        assert go_on.wait(30)
+        return honest(path, stretch, cache)
+
+    monkeypatch.setattr("tokenswift_cli.kv_journal.writer.write_rows", slow)
+    monkeypatch.setattr("tokenswift_cli.kv_journal.journal.MOST_ROWS", 10)
+    journal = Journal(tmp_path / "kv", ORIGIN, ALWAYS)
+    journal.begin(list(range(101)), [], filled_cache(100))
+    assert begun.wait(30)
+    threading.Timer(0.05, go_on.set).start()
+    journal.close()
+    assert spans_in(tmp_path / "kv") == [Span(0, 10)]
+    assert journal.written_bytes == file_of(tmp_path / "kv", Span(0, 10)).stat().st_size
+
+
+@pytest.mark.parametrize("kept", [1, 2, 5])
+def test_a_text_that_ends_within_a_step(tmp_path: Path, kept: int) -> None:
+    """The step committed five tokens, the text took fewer: what the text did not take is not written."""
+    cache, ids = filled_cache(15), list(range(10))
+    cache.length = 9
+    journal = Journal(tmp_path / "kv", ORIGIN, ALWAYS)
+    journal.begin(ids, [], cache)
+    cache.length = 14
+    journal.save([100 + token for token in range(kept)], last=True)
+    assert journal.take_failure() is None
+    assert spans_in(tmp_path / "kv") == [Span(0, 9), Span(9, 9 + kept)]
+
+
 def test_tiny_chunks_do_not_make_tiny_files(tmp_path: Path) -> None:
     cache = filled_cache(10)
     journal = Journal(tmp_path / "kv", ORIGIN, ALWAYS)
@@ -275,12 +353,12 @@ def test_a_journal_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_journal_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path) -> NoReturn:
         raise OSError(28, "No space left on device", str(path))
 
     cache = filled_cache(10)
     journal = Journal(tmp_path / "kv", ORIGIN, ALWAYS)
-    monkeypatch.setattr(durable, "atomic_write", full)
+    monkeypatch.setattr(durable, "replacing", full)
     journal.begin(list(range(11)), [], cache)
     journal.save([], last=True)
     failure = journal.take_failure()

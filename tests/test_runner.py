@@ -565,6 +565,30 @@ def test_resume_takes_the_cache_from_the_journal(config, undisturbed, tokens):
     assert sessions[1]["computed_rows"] == 0
 
 
+@pytest.mark.parametrize("end", ["stop", "loop"])
+def test_a_text_that_ends_within_a_drafted_block_keeps_its_journal(config, end):
+    """The last step may commit more rows than the text takes tokens; a resume needs none of them."""
+    # Of few tokens a text repeats itself soon, so that drafts are long.
+    greedy = SamplingSettings(temperature=0.0, penalty=1.0, suppress_ids=tuple(range(2, 257)))
+    config = with_journal(replace(config, sampling=greedy, drafting=DraftingSettings(method="lookup")))
+    if end == "loop":
+        generations = [replace(config.generation, on_loop="stop")]
+    else:
+        config = replace(config, sampling=replace(SAMPLING, temperature=0.0, penalty=1.0))
+        plain = replace(config.run, directory=config.run.directory + "-plain")
+        run(replace(config, run=plain))
+        whole = text_of(replace(config, run=plain))
+        # Each place that may be in the middle of a block.
+        generations = [replace(config.generation, stop=(whole[at : at + 9],)) for at in range(150, 162)]
+    for number, generation in enumerate(generations):
+        directory = f"{config.run.directory}-{number}"
+        ended = replace(config, generation=generation, run=replace(config.run, directory=directory))
+        outcome = run(ended)
+        assert outcome.finish_reason == end
+        limit = outcome.prompt_tokens + outcome.tokens - 1
+        assert max(int(path.stem.split("-")[1]) for path in Path(directory, "kv").iterdir()) == limit
+
+
 def test_an_interrupted_reading_is_not_done_again(config, undisturbed):
     """The rows computed until Ctrl-C go into the journal, and files not reached yet stay."""
     config = with_journal(config)
@@ -634,15 +658,15 @@ def test_the_journal_is_kept_as_asked(config, mode, kept):
 @pytest.mark.parametrize("mode", ["auto", "always"])
 def test_a_journal_that_cannot_be_written(config, undisturbed, monkeypatch, mode):
     """Case 34: the text goes on without it, or stops where it was required."""
-    stock = durable.atomic_write
+    stock = durable.replacing
 
-    def full(path, data):
+    def full(path):
         if path.suffix == ".kv":
             raise OSError(28, "No space left on device", str(path))
-        stock(path, data)
+        return stock(path)
 
     monkeypatch.setattr("tokenswift_cli.kv_journal.policy._LEAST_TOKENS", 1)
-    monkeypatch.setattr(durable, "atomic_write", full)
+    monkeypatch.setattr(durable, "replacing", full)
     events = []
     if mode == "always":
         with pytest.raises(RunDirectoryError, match=r"disk is full.*tokenswift resume"):

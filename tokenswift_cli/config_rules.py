@@ -68,12 +68,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "prompt.system": Rule(unicode=True),
     "sampling.seed": Rule(low=0, high=2**63 - 1),
     # Logits divided by less would overflow or be greedy in all but name.
-    "sampling.temperature": Rule(low=0, least_positive=1e-4, zero_means="greedy decoding"),
+    "sampling.temperature": Rule(low=0, high=1e6, least_positive=1e-4, zero_means="greedy decoding"),
     "sampling.top_k": Rule(low=0),
     "sampling.top_p": Rule(low=0, low_open=True, high=1),
     "sampling.min_p": Rule(low=0, high=1),
     "sampling.eta": Rule(low=0, high=1, high_open=True),
-    "sampling.penalty": Rule(low=0, low_open=True),
+    "sampling.penalty": Rule(low=1e-3, high=1e3),
     "sampling.penalty_window": _TOKENS,
     "sampling.suppress_ids": Rule(low=0),
     "generation.max_tokens": _TOKENS,
@@ -145,9 +145,10 @@ def not_model_text(text: str) -> str | None:
 def _range(rule: Rule) -> str:
     low, high = rule.low, rule.high
     if rule.least_positive is not None:
-        return f"0 for {rule.zero_means} or at least {rule.least_positive}"
+        most = "" if high is None else f" and at most {high:g}"
+        return f"0 for {rule.zero_means} or at least {rule.least_positive}{most}"
     if low is not None and high is not None and not (rule.low_open or rule.high_open):
-        return f"between {low} and {high}"
+        return f"between {low:g} and {high:g}" if isinstance(low, float) else f"between {low} and {high}"
     parts = []
     if low is not None:
         parts.append(f"greater than {low}" if rule.low_open else f"at least {low}")

@@ -22,20 +22,33 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
-def create_file(path: Path, data: bytes | bytearray) -> None:
+def create_file(path: Path, data: bytes) -> None:
     """Write a file that must not exist yet, and flush it. The directory entry is the caller's to flush."""
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         _sync(descriptor)
 
 
-def atomic_write(path: Path, data: bytes | bytearray) -> None:
+def atomic_write(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: after a crash the file is the old one or the new one, whole."""
+    with replacing(path) as descriptor:
+        write_all(descriptor, data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[int]:
+    """A descriptor to write a new ``path`` to, which takes the old one's place at the end of the block.
+
+    After a crash the file is the old one or the new one, whole; after an error it is the old one.
+    """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         remove_if_present(temporary)
-        create_file(temporary, data)
-        os.replace(temporary, path)
+        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            yield descriptor
+            _sync(descriptor)
+        with _naming(path, always=True):  # not the temporary file, of which nobody knows
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             remove_if_present(temporary)
@@ -51,7 +64,7 @@ def append_at(path: Path, size: int, data: bytes) -> None:
     with opened(path, os.O_WRONLY | os.O_APPEND) as descriptor:
         if _require(descriptor, size) > size:
             os.ftruncate(descriptor, size)
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         _sync(descriptor)
 
 
@@ -152,7 +165,7 @@ def _require(descriptor: int, size: int) -> int:
     return present
 
 
-def _write_all(descriptor: int, data: bytes | bytearray) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """A single ``os.write`` may take only a part (full disk, signal, 2 GiB limit)."""
     rest = memoryview(data)
     while len(rest):
@@ -173,10 +186,11 @@ def _sync(descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Path, *, always: bool = False) -> Iterator[None]:
+    """Errors of the block carry the name of ``path``: those without a name, or all of them."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if always or error.filename is None:
             error.filename = str(path)
         raise

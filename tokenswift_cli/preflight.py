@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ class Preflight:
     Attributes:
         prompt_tokens, max_tokens: lengths in tokens.
         position_limit: longest text the model is made for, or None if it names none.
+        stretched: by what factor its positions are stretched for that; None where this cannot be changed.
         weight_bytes: the loaded model.
         kv_bytes: key-value cache for prompt and all new tokens.
         kv_dtype: the setting of the type that it stores.
@@ -44,6 +46,7 @@ class Preflight:
     free_bytes: int | None
     disk_bytes: int
     free_disk_bytes: int
+    stretched: float | None = 1.0
     journal: JournalPlan | None = None
     heads: str = ""
 
@@ -74,11 +77,14 @@ class Preflight:
         if self.position_limit is not None and total > self.position_limit:
             room = self.position_limit - self.prompt_tokens
             remedy = f"Use --max-tokens {room} or less" if room > 0 else "Use a shorter prompt"
-            factor = -(-total // self.position_limit)
+            stretch = ""
+            if self.stretched is not None:
+                factor = math.ceil(total * self.stretched / self.position_limit)
+                stretch = f", stretch its positions with --rope-scaling yarn:{factor}"
             raise PreflightError(
                 f"{self.prompt_tokens} prompt tokens + {self.max_tokens} new tokens = {total} positions, but "
-                f"the model is made for {self.position_limit}. {remedy}, stretch its positions with "
-                f"--rope-scaling yarn:{factor}, or use a model with a longer context."
+                f"the model is made for {self.position_limit}. {remedy}{stretch}, or use a model with a "
+                "longer context."
             )
         needed = self.kv_bytes + _WORKING_BYTES
         if self.free_bytes is not None and needed > self.free_bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +74,28 @@ def load_same_model(
             + f". {remedy}"
         )
     return loaded
+
+
+def largest_unknown(loaded: LoadedModel, ids: Sequence[int]) -> int | None:
+    """The largest id, if the model has no such token."""
+    largest = max(ids, default=-1)
+    return largest if largest >= loaded.identity.vocab_size else None
+
+
+def require_known_ids(loaded: LoadedModel, run_dir: Path, ids_by_file: Mapping[str, Sequence[int]]) -> None:
+    """Whatever the hashes say, no id in a run directory may lead out of the model's tables.
+
+    Raises:
+        ResumeRefusedError: one does.
+    """
+    for name, ids in ids_by_file.items():
+        unknown = largest_unknown(loaded, ids)
+        if unknown is not None:
+            raise ResumeRefusedError(
+                f"{run_dir / name} holds the token id {unknown}, beyond the model's vocabulary of "
+                f"{loaded.identity.vocab_size} tokens, so this text was not written by it. Start a new run "
+                "in another directory."
+            )
 
 
 def make_target(loaded: LoadedModel, capacity: int, config: Config, publish: Publish) -> Target:

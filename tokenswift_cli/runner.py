@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenswift_cli import __version__
-from tokenswift_cli.config import Config
+from tokenswift_cli.config import Config, parse_rope_scaling
 from tokenswift_cli.disk_errors import resume_command
 from tokenswift_cli.errors import ResumeRefusedError, TokenSwiftError, UsageError
 from tokenswift_cli.events import Loading, Notice
@@ -27,7 +26,14 @@ from tokenswift_cli.prompt_input import PromptText
 from tokenswift_cli.run_dir import RunDirectory, default_run_path
 from tokenswift_cli.run_journal import journal_of, plan_for
 from tokenswift_cli.run_layout import PROMPT_IDS, RUN_YAML, TOKENS, kind_of, refusal_to_create
-from tokenswift_cli.run_model import Publish, load_run_model, load_same_model, make_target
+from tokenswift_cli.run_model import (
+    Publish,
+    largest_unknown,
+    load_run_model,
+    load_same_model,
+    make_target,
+    require_known_ids,
+)
 from tokenswift_cli.signals import StopRequests
 from tokenswift_cli.text_settings import text_deciding_differences
 from tokenswift_cli.yaml_config import dump_yaml
@@ -117,12 +123,20 @@ def resume(run_dir: Path, stored: Config, requested: Config, *, publish: Publish
                 len(directory.prompt_ids),
             )
         loaded = load_same_model(run_dir, directory.meta, requested, publish)
-        _require_own_ids(loaded, directory, recovery, requested)
+        require_known_ids(
+            loaded,
+            run_dir,
+            {
+                RUN_YAML: requested.sampling.suppress_ids,
+                PROMPT_IDS: directory.prompt_ids,
+                TOKENS: recovery.tokens,
+            },
+        )
         target = _target(loaded, len(directory.prompt_ids), requested, publish)
         heads = _heads(loaded, target, requested, publish)
         plan = plan_for(run_dir, target, len(directory.prompt_ids), requested)
         check = _preflight(loaded, target, heads, len(directory.prompt_ids), requested, run_dir, plan)
-        check.require_room()
+        replace(check, stretched=None).require_room()  # how far is part of what the run is
         if requested != stored:
             if recovery.text_damaged:  # until it is rebuilt, no manifest can be written
                 _rebuild_text(directory, recovery, loaded, requested)
@@ -177,34 +191,10 @@ def _require_textual_stops(loaded: LoadedModel, config: Config) -> None:
 
 def _require_known_ids(loaded: LoadedModel, prompt_ids: list[int], config: Config) -> None:
     for name, ids in (("sampling.suppress_ids", config.sampling.suppress_ids), ("the prompt", prompt_ids)):
-        if (unknown := _beyond(loaded, ids)) is not None:
+        if (unknown := largest_unknown(loaded, ids)) is not None:
             raise UsageError(
                 f"Token id {unknown} in {name} is beyond the model's vocabulary of "
                 f"{loaded.identity.vocab_size} tokens. Use ids of this model, and its own tokenizer."
-            )
-
-
-def _beyond(loaded: LoadedModel, ids: Sequence[int]) -> int | None:
-    """The largest id, if the model has no such token."""
-    largest = max(ids, default=-1)
-    return largest if largest >= loaded.identity.vocab_size else None
-
-
-def _require_own_ids(
-    loaded: LoadedModel, directory: RunDirectory, recovery: Recovery, config: Config
-) -> None:
-    """Whatever the hashes say, no id in the directory may lead out of the model's tables."""
-    for name, ids in (
-        (RUN_YAML, config.sampling.suppress_ids),
-        (PROMPT_IDS, directory.prompt_ids),
-        (TOKENS, recovery.tokens),
-    ):
-        largest = _beyond(loaded, ids)
-        if largest is not None:
-            raise ResumeRefusedError(
-                f"{directory.path / name} holds the token id {largest}, beyond the model's vocabulary of "
-                f"{loaded.identity.vocab_size} tokens, so this text was not written by it. Start a new run "
-                "in another directory."
             )
 
 
@@ -248,6 +238,7 @@ def _preflight(
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
         position_limit=loaded.position_limit,
+        stretched=parse_rope_scaling(config.model.rope_scaling) or 1.0,
         weight_bytes=target.weight_bytes,
         kv_bytes=target.kv_bytes_per_token * (prompt_tokens + max_tokens),
         kv_dtype=config.model.kv_dtype,

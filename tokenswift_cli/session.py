@@ -163,7 +163,7 @@ class WritingSession:
             self._publish(
                 Notice(
                     f"Restored {self._resumed_tokens} tokens from {self._chunk} chunks; rebuilding the "
-                    "key-value cache, the n-gram index and the penalty window from them."
+                    "n-gram index, the penalty window and what the journal lacks of the key-value cache."
                 )
             )
 
@@ -176,12 +176,14 @@ class WritingSession:
             for filled in self._engine.prefill(token_ids, len(self._directory.prompt_ids), rows):
                 self._publish(PrefillProgress(filled.length, len(token_ids), time.perf_counter() - started))
                 if self._stops.requested:
-                    # What was computed until here need not be computed again.
-                    self._journal.begin(token_ids, [*rows.sound, *rows.unread], self._target.cache)
-                    return False
-            self._publish(PrefillProgress(len(token_ids), len(token_ids), time.perf_counter() - started))
+                    break
             for problem in rows.problems:
                 self._publish(Notice(f"{problem}; what it held was computed again.", "warning"))
+            if self._stops.requested:
+                # What was computed until here need not be computed again.
+                self._journal.begin(token_ids, [*rows.sound, *rows.unread], self._target.cache)
+                return False
+            self._publish(PrefillProgress(len(token_ids), len(token_ids), time.perf_counter() - started))
             self._journal.begin(token_ids, rows.sound, self._target.cache)
             self._note_start(rows.restored, rows.seconds, time.perf_counter() - started)
         return True

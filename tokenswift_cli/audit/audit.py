@@ -16,10 +16,12 @@ from tokenswift_cli.audit.report import AuditedToken, AuditReport, Choices
 from tokenswift_cli.audit.snapshot import RunSnapshot
 from tokenswift_cli.audit.written_text import check_ending, check_text
 from tokenswift_cli.config import Config
+from tokenswift_cli.disk_errors import telling
 from tokenswift_cli.errors import PreflightError
 from tokenswift_cli.events import Event, Loading, Notice
 from tokenswift_cli.run_journal import journal_of
-from tokenswift_cli.run_model import load_same_model, make_target
+from tokenswift_cli.run_layout import PROMPT_IDS, RUN_YAML
+from tokenswift_cli.run_model import load_same_model, make_target, require_known_ids
 from tokenswift_cli.signals import StopRequests
 
 if TYPE_CHECKING:
@@ -72,6 +74,11 @@ def audit_run(
             publish,
             task="Verification",
             remedy="Name the model of the run with --model.",
+        )
+        require_known_ids(
+            loaded,
+            snapshot.path,
+            {RUN_YAML: config.sampling.suppress_ids, PROMPT_IDS: snapshot.contents.prompt_ids},
         )
         known = _known_tokens(snapshot.tokens, loaded.identity.vocab_size)
         problems = [*snapshot.problems, *_text_problems(snapshot, known, loaded, config, publish)]
@@ -165,7 +172,8 @@ def _stored_rows(
     if not wanted:
         return nullcontext()
     token_ids = snapshot.contents.prompt_ids + snapshot.tokens
-    return journal_of(snapshot.path, loaded, config).open_rows(token_ids, target.kv_layout)
+    with telling(snapshot.path, "verify the run again, or without --from-journal"):
+        return journal_of(snapshot.path, loaded, config).open_rows(token_ids, target.kv_layout)
 
 
 def _recomputation(

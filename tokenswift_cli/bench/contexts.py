@@ -83,6 +83,6 @@ def contexts_of(ids: Sequence[int], settings: BenchSettings, source: str) -> Map
         if context > len(ids):
             raise UsageError(
                 f"--prefix-tokens {context}: the text ({source}) holds only {len(ids)} tokens. "
-                "Give a longer one with --prompt FILE."
+                + ("Name shorter contexts." if settings.run else "Give a longer one with --prompt FILE.")
             )
     return {context: list(ids[:context]) for context in settings.prefix_tokens}

@@ -16,6 +16,8 @@ from tokenswift_cli.bench.settings import AUTOREGRESSIVE, BenchSettings
 from tokenswift_cli.config import Config
 from tokenswift_cli.errors import PreflightError
 from tokenswift_cli.metrics import RunStatistics
+from tokenswift_cli.run_layout import TOKENS
+from tokenswift_cli.run_model import require_known_ids
 from tokenswift_cli.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ class OwnMethods:
 
     def prepare(self, prompt: Sequence[int]) -> Prefill:
         """Read a context; what the last one had in common with it at the beginning is not read again."""
+        if self._run is not None:
+            require_known_ids(self._loaded, self._run, {TOKENS: prompt})
         old, new = self._prompt, tuple(prompt)
         if not old or new[: len(old)] != old:
             old, self._prefill_seconds = (), 0.0

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenswift_cli.bench.contestant import Say
 from tokenswift_cli.config import Config
+from tokenswift_cli.disk_errors import resume_command, telling
+from tokenswift_cli.errors import ResumeRefusedError
 from tokenswift_cli.run_journal import journal_of
+from tokenswift_cli.run_layout import TOKENS
 
 if TYPE_CHECKING:
     from tokenswift_cli.kv_journal.reader import JournalRows
@@ -26,12 +29,18 @@ def run_ids(run_dir: Path) -> list[int]:
     from tokenswift_cli.audit.snapshot import read_snapshot
 
     snapshot = read_snapshot(run_dir)
+    for problem in snapshot.problems:
+        if problem.file == TOKENS:
+            raise ResumeRefusedError(
+                f"{problem.message}. Let `{resume_command(run_dir)}` repair the run first."
+            )
     return [*snapshot.contents.prompt_ids, *snapshot.tokens]
 
 
 def stored_rows(run_dir: Path, loaded: LoadedModel, config: Config, layout: KeyValueLayout) -> JournalRows:
     """What the journal of the run holds of its text."""
-    return journal_of(run_dir, loaded, config).open_rows(run_ids(run_dir), layout)
+    with telling(run_dir, "measure again"):
+        return journal_of(run_dir, loaded, config).open_rows(run_ids(run_dir), layout)
 
 
 def tell_problems(rows: JournalRows, say: Say) -> None:
@@ -63,7 +72,7 @@ def fill_dynamic_cache(
         LayerLayout(index, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3])
         for index, layer in enumerate(cache.layers)
     )
-    dtype = cache.layers[0].keys.dtype
+    dtype, device = cache.layers[0].keys.dtype, cache.layers[0].keys.device
     cache.crop(-cache.get_seq_length())
     if windowed:
         return 0
@@ -75,6 +84,6 @@ def fill_dynamic_cache(
         tell_problems(stored, say)
     for layer in range(rows.layers):
         stores = rows.keys(layer), rows.values(layer)
-        keys, values = (store[None, :, : rows.length].to(dtype) for store in stores)
+        keys, values = (store[None, :, : rows.length].to(device, dtype) for store in stores)
         cache.update(keys, values, layer)
     return rows.length

@@ -94,7 +94,9 @@ class TransformersPeer:
             self._read(cache, self._ids[:, restored:-1])
         wait_for(self._model.device)
         self._cache = cache
-        return Prefill(None if restored else time.perf_counter() - started, self._memory.bytes())
+        if restored:  # what was needed for that is not the peer's
+            return Prefill(None, 0)
+        return Prefill(time.perf_counter() - started, self._memory.bytes())
 
     def _read(self, cache: Any, ids: Any) -> None:
         import torch

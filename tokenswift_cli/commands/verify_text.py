@@ -48,7 +48,11 @@ def _where(choices: Choices) -> str:
 def _times(choices: Choices) -> str:
     if not choices.checked:
         return ""
-    trusted = f"; {choices.restored:,} rows before them taken from the journal" if choices.restored else ""
+    trusted = (
+        f"; {choices.restored:,} rows before and between them taken from the journal"
+        if choices.restored
+        else ""
+    )
     if choices.drawn is not None:  # mostly reading
         return f", {duration(choices.read_seconds + choices.check_seconds)}{trusted}"
     rate = choices.tokens_per_second

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tokenswift_cli.config import KV_DTYPES, Config
+from tokenswift_cli.config import KV_DTYPES, Config, parse_rope_scaling
 from tokenswift_cli.errors import PreflightError
 from tokenswift_cli.preflight import Preflight, disk_need, free_disk
 
@@ -35,6 +35,7 @@ class ModelFacts:
         position_limit: positions it is made for; None if it names no limit.
         vocabulary: number of its tokens.
         end_of_text: the tokens that end a text, by ascending id.
+        stretched: by what factor its positions are stretched for ``position_limit``.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ModelFacts:
     position_limit: int | None
     vocabulary: int
     end_of_text: tuple[EndOfText, ...]
+    stretched: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def examine_model(
         kv_dtype=config.model.kv_dtype,
         kv_bytes_per_token=kv_bytes,
         position_limit=loaded.position_limit,
+        stretched=parse_rope_scaling(config.model.rope_scaling) or 1.0,
         vocabulary=loaded.identity.vocab_size,
         end_of_text=tuple(
             EndOfText(token, str(text)) for token, text in zip(loaded.eos_ids, texts, strict=True)
@@ -130,6 +133,7 @@ def run_need(facts: ModelFacts, max_tokens: int, free_bytes: int | None, free_di
             prompt_tokens=0,
             max_tokens=tokens,
             position_limit=facts.position_limit,
+            stretched=facts.stretched,
             weight_bytes=facts.weight_bytes,
             kv_bytes=facts.kv_bytes_per_token[facts.kv_dtype] * tokens,
             kv_dtype=facts.kv_dtype,

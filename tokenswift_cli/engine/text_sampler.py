@@ -33,6 +33,6 @@ def text_sampler(
         sampling,
         target.vocabulary_size,
         target.device,
-        held_ids=end_ids,
+        held_ids=[token for token in end_ids if token < target.vocabulary_size],
         held_until=sys.maxsize if ignore_end else prompt_tokens + min_tokens,
     )

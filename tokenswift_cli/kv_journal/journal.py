@@ -44,7 +44,9 @@ class Journal:
         self._origin = origin
         self._kept = plan.kept
         self._writer: JournalWriter | None = None
+        self._written_before = 0
         self._digest = PrefixDigest()
+        self._known = 0
         self._covered = 0
 
     def open_rows(self, token_ids: Sequence[int], layout: KeyValueLayout) -> JournalRows:
@@ -74,6 +76,7 @@ class Journal:
         keep_only(self._directory, kept)
         self._writer = JournalWriter(self._directory, cache)
         self._digest.extend(token_ids)
+        self._known = len(token_ids)
         self._put(missing([span for span in kept if span.first < cache.length], cache.length, MOST_ROWS))
         self._covered = cache.length
 
@@ -87,7 +90,10 @@ class Journal:
         if self._writer is None:
             return
         self._digest.extend(token_ids)
-        length = self._writer.cache.length
+        self._known += len(token_ids)
+        # A step that ended the text may have committed more than the text took, and the row of its last token
+        # is computed by whoever goes on.
+        length = min(self._writer.cache.length, self._known - 1)
         if length - self._covered >= (1 if last else LEAST_ROWS):
             self._put(missing([Span(0, self._covered)], length, MOST_ROWS))
             self._covered = length
@@ -98,18 +104,20 @@ class Journal:
         """The error that ended the writing, once; None while all is well."""
         if self._writer is None or self._writer.failure is None:
             return None
-        failure, self._writer = self._writer.failure, None
+        failure = self._writer.failure
+        self.close()
         return failure
 
     @property
     def written_bytes(self) -> int:
         """Of files that this session has put on the disk."""
-        return 0 if self._writer is None else self._writer.written_bytes
+        return self._written_before + (0 if self._writer is None else self._writer.written_bytes)
 
     def close(self) -> None:
-        """Wait for the file being written; harmless when called twice."""
+        """Wait for the file being written, and leave out what comes after it; harmless when called twice."""
         if self._writer is not None:
-            self._writer.finish()
+            self._writer.abandon()
+            self._written_before += self._writer.written_bytes
             self._writer = None
 
     def _put(self, spans: Sequence[Span]) -> None:

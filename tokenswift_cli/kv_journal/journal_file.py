@@ -78,7 +78,7 @@ class MappedRows:
         assert 0 <= rows.start <= rows.stop <= self.stretch.length
         for index, keys, values in _views(payload, self._layout, self.stretch.length):
             cache.write(index, keys[:, rows], values[:, rows])
-        cache.length = limit
+        cache.accept(rows.stop - rows.start)
         return rows.stop - rows.start
 
 
@@ -92,18 +92,19 @@ def write_rows(path: Path, stretch: Stretch, cache: KeyValueCache) -> int:
     layout = cache.layout
     assert layout is not None and cache.length >= stretch.last
     start = _payload_start(stretch, layout)
-    data = bytearray(start + layout.bytes_per_token * stretch.length)
-    payload = torch.frombuffer(data, dtype=torch.uint8, offset=start)
     rows = slice(stretch.first, stretch.last)
-    with torch.inference_mode():
-        for index, keys, values in _views(payload, layout, stretch.length):
-            keys.copy_(cache.keys(index)[:, rows])
-            values.copy_(cache.values(index)[:, rows])
-    digest = hashlib.sha256(memoryview(data)[start:]).hexdigest()
-    head = _head(stretch, layout, digest)
-    data[: len(head)] = head
-    durable.atomic_write(path, data)
-    return len(data)
+    digest = hashlib.sha256()
+    with torch.inference_mode(), durable.replacing(path) as descriptor:
+        durable.write_all(descriptor, bytes(start))
+        # One store at a time: the memory for it does not grow with the model's depth.
+        for layer in layout.layers:
+            for store in (cache.keys(layer.index), cache.values(layer.index)):
+                copied = store[:, rows].to("cpu", copy=True).contiguous()
+                data = copied.view(torch.uint8).numpy().data.cast("B")
+                digest.update(data)
+                durable.write_all(descriptor, data)
+        os.pwrite(descriptor, _head(stretch, layout, digest.hexdigest()), 0)
+    return start + layout.bytes_per_token * stretch.length
 
 
 def map_rows(path: Path, stretch: Stretch, layout: KeyValueLayout) -> MappedRows:
@@ -169,6 +170,8 @@ def _difference(memory: mmap.mmap, expected: bytes) -> str:
         return "its header is damaged"
     wanted = json.loads(expected[len(_MAGIC) + 4 : expected.index(b"}") + 1])
     differing = [name for name in wanted if found.get(name) != wanted[name]]
+    if not differing:
+        return "what follows its header is damaged"
     if differing == ["rows_sha256"]:
         return "its rows are damaged"
     return f"it belongs to something else ({', '.join(differing)})"

@@ -63,19 +63,22 @@ class JournalRows:
         self._drop_before(cache.length)
         if not self._coming or self._coming[0][0].first > cache.length:
             return 0
-        span, coming = self._coming.popleft()
-        self._look_ahead()
+        span, coming = self._coming[0]
         try:
             restored = coming.result().append_to(cache, min(span.last, limit))
         except (UnusableRowsError, OSError) as error:
             why = os_error_text(error) if isinstance(error, OSError) else str(error)
             name = file_of(self._directory, span).name
             self.problems.append(f"{self._directory.name}/{name} cannot be used: {why}")
+            self._pass_on()
             return 0
         finally:
             self.seconds += time.perf_counter() - started
-        self.sound.append(span)
+        if span not in self.sound[-1:]:
+            self.sound.append(span)
         self.restored += restored
+        if span.last <= limit:
+            self._pass_on()
         return restored
 
     def next_after(self, length: int, limit: int) -> int:
@@ -102,8 +105,12 @@ class JournalRows:
 
     def _drop_before(self, length: int) -> None:
         while self._coming and self._coming[0][0].last <= length:
-            self._coming.popleft()
-            self._look_ahead()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        _, coming = self._coming.popleft()
+        coming.cancel()
+        self._look_ahead()
 
     def _look_ahead(self) -> None:
         while self._waiting and len(self._coming) < _AHEAD:

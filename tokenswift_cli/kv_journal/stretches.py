@@ -51,8 +51,12 @@ def spans_in(directory: Path) -> list[Span]:
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of all files that :func:`spans_in` finds; errors and conditions as there."""
-    return sum(durable.file_size(file_of(directory, span)) for span in spans_in(directory))
+    """Bytes of all files that :func:`spans_in` finds and that may be read; errors and conditions as there."""
+    size = 0
+    for span in spans_in(directory):
+        with contextlib.suppress(PermissionError):  # of no use, but of no harm
+            size += durable.file_size(file_of(directory, span))
+    return size
 
 
 def usable(spans: Iterable[Span], limit: int) -> list[Span]:

@@ -37,6 +37,7 @@ class JournalWriter:
         self._thread: threading.Thread | None = None
         self.written_bytes = 0
         self.failure: Exception | None = None
+        self._abandoned = False
 
     def put(self, stretch: Stretch) -> None:
         """Have these committed rows written."""
@@ -52,12 +53,17 @@ class JournalWriter:
             self._thread.join()
             self._thread = None
 
+    def abandon(self) -> None:
+        """Wait for the file being written; the others are left out."""
+        self._abandoned = True
+        self.finish()
+
     def _work(self) -> None:
         # Decoding has every core; threads that meet at barriers suffer most from a third one.
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         while (stretch := self._stretches.get()) is not None:
-            if self.failure is not None:
+            if self._abandoned or self.failure is not None:
                 continue
             try:
                 if not self._directory.is_dir():

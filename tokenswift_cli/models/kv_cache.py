@@ -31,13 +31,17 @@ class KeyValueCache:
         capacity: tokens to allocate for; grows when more are written.
         dtype: rows are stored in this type, rounded if need be; None for the type they are written in.
             float16 for a model that computes in more is half the memory and traffic, and another text.
+        device: where rows are stored; None for where they are first written from.
 
     Attributes:
         length: committed tokens; the same for all layers.
     """
 
-    def __init__(self, capacity: int, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, capacity: int, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> None:
         self.length = 0
+        self._wanted_device = device
         self._capacity = max(capacity, 1)
         self._dtype = dtype
         self._checked = 0
@@ -81,6 +85,12 @@ class KeyValueCache:
     def values(self, layer: int) -> Tensor:
         """[KV heads, capacity, value size]; rows past the written ones hold anything."""
         return self._values[layer]
+
+    def accept(self, count: int) -> None:
+        """Keep the ``count`` rows just written, which were committed before, in a cache like this one."""
+        if self._checked == self.length:
+            self._checked += count
+        self.length += count
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these of the rows just written, in this order, and drop the others.
@@ -194,9 +204,11 @@ class KeyValueCache:
             self._capacity += GROWTH_TOKENS
         self._finder = None
         self._generation += 1
+        self._copy = None
         for store, rows in ((self._keys, keys), (self._values, values)):
             dtype = store[layer].dtype if layer in store else self._dtype or rows.dtype
-            grown = torch.empty(rows.shape[0], self._capacity, rows.shape[2], dtype=dtype, device=rows.device)
+            device = self._wanted_device or rows.device
+            grown = torch.empty(rows.shape[0], self._capacity, rows.shape[2], dtype=dtype, device=device)
             if layer in store:
                 grown[:, : self.length] = store[layer][:, : self.length]
             store[layer] = grown

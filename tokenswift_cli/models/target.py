@@ -92,7 +92,7 @@ class Target:
         self._windows.update(known.windows)
         self.path = known.path
         self.kv_layout = replace(known.layout, dtype=kv_dtype or known.layout.dtype)
-        self.cache = KeyValueCache(capacity, kv_dtype)
+        self.cache = KeyValueCache(capacity, kv_dtype, self.device)
 
     def take_threads(self) -> None:
         """Keep torch's threads for the compiled passes, where there are such, and leave torch one.
