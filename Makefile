@@ -27,7 +27,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 VENV_WORKS := $(shell $(BIN)/python -c 'pass' 2>/dev/null && test "$$(cat $(CREATED) 2>/dev/null)" = "$(CURDIR)" && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-model demo test bench format lint typecheck check clean distclean always
+.PHONY: help setup demo-model demo test faults bench format lint typecheck check clean distclean always
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -66,6 +66,9 @@ demo: demo-model ## write a long text with the demo model
 
 test: demo-model ## run all tests
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+
+faults: $(READY) ## kill, interrupt and damage real runs, and print what came of it (docs/reliability.md)
+	$(BIN)/python -m tests.faults
 
 bench: demo-model ## what docs/benchmarks.md lists: make bench BOOKS=a.txt,b.txt
 	@test -n '$(BOOKS)' || { echo 'error: name long text files: make bench BOOKS=a.txt,b.txt' >&2; exit 1; }

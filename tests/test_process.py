@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -158,3 +159,34 @@ def test_bad_input_is_one_clear_sentence(arguments, code, words, tmp_path):
     assert done.returncode == code
     assert words in done.stderr and "Traceback" not in done.stderr and not done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_begun_in_the_same_second_get_two_directories(generate, tmp_path, monkeypatch):
+    """While our model loads, another run takes the name that was free when we looked."""
+    from tokenswift_cli import runner
+
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 31, 14, 22, 33, tzinfo=tz)
+
+    command = generate(tmp_path / "unused", "--max-tokens", "30", "-q")[len(COMMAND) :]
+    at = command.index("-o")
+    nameless = command[:at] + command[at + 2 :]
+    own_creation = runner._create
+
+    def faster_other(*arguments):
+        monkeypatch.setattr(runner, "_create", own_creation)
+        assert cli.run(nameless) == 0
+        return own_creation(*arguments)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "datetime", Stopped)
+    monkeypatch.setattr(runner, "_create", faster_other)
+    assert cli.run(nameless) == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "2026-01-31-142233",
+        "2026-01-31-142233-2",
+    ]
+    one, other = (tokens_of(path) for path in (tmp_path / "runs").iterdir())
+    assert one == other
