@@ -166,6 +166,18 @@ def test_ranges(path: str, bad: list[object], good: list[object]) -> None:
         resolve({path: value}, None, {})
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("sampling.temperature", "1e7", "--temperature must be at most 1e+06, got 1e7"),
+        ("sampling.penalty", "1e-4", "--penalty must be between 0.001 and 1000, got 1e-4"),
+        ("sampling.penalty", "1e4", "--penalty must be between 0.001 and 1000, got 1e4"),
+    ],
+)
+def test_what_float32_could_not_hold_is_refused(path: str, value: str, says: str) -> None:
+    assert problems_of({path: value}, None, {}) == (says,)
+
+
 @pytest.mark.parametrize("value", ["0.00001", "-1"])
 def test_a_temperature_next_to_zero_is_refused_with_the_way_to_greedy(value: str) -> None:
     (problem,) = problems_of({"sampling.temperature": value}, None, {})

@@ -114,6 +114,8 @@ def broken_rule(rule: Rule, value: object) -> str | None:
         too_low = rule.low is not None and (value < rule.low or (rule.low_open and value == rule.low))
         too_high = rule.high is not None and (value > rule.high or (rule.high_open and value == rule.high))
         in_gap = rule.least_positive is not None and 0 < value < rule.least_positive
+        if too_high and rule.least_positive is not None:
+            return f"must be at most {rule.high:g}"
         if too_low or too_high or in_gap:
             return f"must be {_range(rule)}"
     return None
@@ -145,8 +147,7 @@ def not_model_text(text: str) -> str | None:
 def _range(rule: Rule) -> str:
     low, high = rule.low, rule.high
     if rule.least_positive is not None:
-        most = "" if high is None else f" and at most {high:g}"
-        return f"0 for {rule.zero_means} or at least {rule.least_positive}{most}"
+        return f"0 for {rule.zero_means} or at least {rule.least_positive}"
     if low is not None and high is not None and not (rule.low_open or rule.high_open):
         return f"between {low:g} and {high:g}" if isinstance(low, float) else f"between {low} and {high}"
     parts = []
