@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reference = measure_reference(subject)
         found = _cases(subject, reference, options.only or list(KINDS), options.rounds, options.seed)
         outcomes = _do(found, options.jobs)
-    print(table(outcomes, [case.fault for case in found]))
+    print(table(outcomes))
     failed = sum(outcome.state == "failed" for outcome in outcomes)
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
     print(f"{len(outcomes)} rounds, {failed} failed, {minutes} min {seconds} s", file=sys.stderr)

@@ -72,13 +72,13 @@ def require(holds: bool, otherwise: str) -> None:
         raise FaultFailedError(otherwise)
 
 
-def table(outcomes: Iterable[Outcome], order: Sequence[str] = ()) -> str:
-    """A Markdown table with a row for each fault: those in ``order`` first, then as they come."""
-    rows: dict[str, list[Outcome]] = {fault: [] for fault in order}
+def table(outcomes: Iterable[Outcome]) -> str:
+    """A Markdown table with a row for each fault, as they come."""
+    rows: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault(outcome.fault, []).append(outcome)
     lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
-    lines += [_line(_row(fault, found)) for fault, found in rows.items() if found]
+    lines += [_line(_row(fault, found)) for fault, found in rows.items()]
     return "\n".join(lines)
 
 
