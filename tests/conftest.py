@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -48,6 +49,17 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(attention, "load", lambda: Loaded(None, "off"))
     monkeypatch.setenv(decoder.SWITCH, "generic" if name == "torch" else name)
     return name
+
+
+@pytest.fixture(scope="session")
+def library() -> ctypes.CDLL:
+    """The real compiled library, from the user's cache."""
+    from tokenswift_cli.native.attention import load, loaded_library
+
+    found = loaded_library() if load().kernel is not None else None
+    if found is None:
+        pytest.skip(load().description)
+    return found
 
 
 @pytest.fixture(scope="session")

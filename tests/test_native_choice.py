@@ -21,22 +21,12 @@ from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.settings import DraftingSettings, SamplingSettings
 from tokenswift_cli.errors import NonFiniteLogitsError
 from tokenswift_cli.models.target import Target
-from tokenswift_cli.native import choice
-from tokenswift_cli.native.attention import Loaded, load
-from tokenswift_cli.native.choice import RowScan, loaded_library
+from tokenswift_cli.native import attention
+from tokenswift_cli.native.attention import Loaded
+from tokenswift_cli.native.choice import RowScan
 
 SIZES = [1, 7, 32, 1000, 49152]
 NOTHING = torch.tensor([], dtype=torch.int64)
-
-
-@pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
-    """The real library, from the user's cache."""
-    if load().kernel is None:
-        pytest.skip(load().description)
-    found = loaded_library()
-    assert found is not None
-    return found
 
 
 def both(chosen: SamplingSettings, size: int, held_until: int = 0) -> tuple[Sampler, Sampler]:
@@ -229,7 +219,7 @@ def test_nothing_is_compiled_because_of_a_choice(monkeypatch: pytest.MonkeyPatch
     def not_asked_yet() -> Loaded:
         raise AssertionError("asked for the library")
 
-    monkeypatch.setattr(choice, "load", not_asked_yet)
+    monkeypatch.setattr(attention, "load", not_asked_yet)
     assert Sampler(SamplingSettings(), 10)._scan is None
 
     @functools.cache
@@ -237,7 +227,7 @@ def test_nothing_is_compiled_because_of_a_choice(monkeypatch: pytest.MonkeyPatch
         return Loaded(None, "off")
 
     none_there()
-    monkeypatch.setattr(choice, "load", none_there)
+    monkeypatch.setattr(attention, "load", none_there)
     assert Sampler(SamplingSettings(), 10)._scan is None
 
 

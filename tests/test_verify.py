@@ -304,7 +304,7 @@ def test_a_file_that_is_replaced_meanwhile_is_read_again(
         newest.write_bytes(kept)
         (run / "output.txt").write_bytes(whole)
 
-    monkeypatch.setattr("tokenswift_cli.audit.snapshot.time.sleep", writer_goes_on)
+    monkeypatch.setattr("tokenswift_cli.run_snapshot.time.sleep", writer_goes_on)
     code, report = verify(run)
     assert code == 0 and report["tokens"] == COUNT
 

@@ -12,7 +12,6 @@ import torch
 from rich.console import Console
 from tiny_model_directory import save_tiny_model
 
-from tokenswift_cli.audit.files import FileProblem
 from tokenswift_cli.audit.mismatch import Mismatch, measure_mismatch
 from tokenswift_cli.audit.progress import AuditProgress
 from tokenswift_cli.audit.recompute import Piece, Recomputation
@@ -28,6 +27,7 @@ from tokenswift_cli.engine.sampling import Sampler
 from tokenswift_cli.engine.settings import SamplingSettings
 from tokenswift_cli.events import Loading, Notice, PrefillProgress, Progress
 from tokenswift_cli.models.target import Target
+from tokenswift_cli.run_files import FileProblem
 
 NOTHING = torch.empty(0, dtype=torch.int64)
 

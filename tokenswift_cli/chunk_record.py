@@ -10,6 +10,17 @@ from tokenswift_cli.metrics import RunStatistics, peak_process_memory_bytes, pro
 from tokenswift_cli.transcript import Transcript
 
 
+def record_step(statistics: RunStatistics, step: Step, committed: int, host_seconds: float) -> None:
+    """Add a step to ``statistics``: how many of its tokens were committed, and what the text took besides."""
+    statistics.record(
+        committed=committed,
+        seconds=step.draft_seconds + step.verify_seconds + host_seconds,
+        drafted=step.drafted,
+        accepted=step.accepted,
+        shares=step.shares,
+    )
+
+
 class ChunkRecorder:
     """Collects the steps of one chunk. Times are seconds, sizes bytes."""
 
@@ -24,14 +35,8 @@ class ChunkRecorder:
         self._plain_seconds: float | None = None
 
     def add(self, step: Step, committed: int, host_seconds: float) -> None:
-        """Take in a step: how many of its tokens were committed, and what the text took besides."""
-        self.statistics.record(
-            committed=committed,
-            seconds=step.draft_seconds + step.verify_seconds + host_seconds,
-            drafted=step.drafted,
-            accepted=step.accepted,
-            shares=step.shares,
-        )
+        """Take in a step; see :func:`record_step`."""
+        record_step(self.statistics, step, committed, host_seconds)
         self._draft_seconds += step.draft_seconds
         self._verify_seconds += step.verify_seconds
         self._host_seconds += host_seconds

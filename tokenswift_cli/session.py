@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tokenswift_cli.chunk_record import ChunkRecorder
+from tokenswift_cli.chunk_record import ChunkRecorder, record_step
 from tokenswift_cli.config import Config
 from tokenswift_cli.disk_errors import os_error_text, resume_command, run_directory_error
 from tokenswift_cli.engine.engine import Engine, Step
@@ -222,13 +222,7 @@ class WritingSession:
             self._publish(LoopDetected(count, report.period, report.message))
         host_seconds = time.perf_counter() - started
         self._chunk_recorder.add(step, len(tokens), host_seconds)
-        self._statistics.record(
-            committed=len(tokens),
-            seconds=step.draft_seconds + step.verify_seconds + host_seconds,
-            shares=step.shares,
-            drafted=step.drafted,
-            accepted=step.accepted,
-        )
+        record_step(self._statistics, step, len(tokens), host_seconds)
         if step.plain_seconds is not None:
             self._plain_seconds += step.plain_seconds * len(tokens)
         if started >= self._next_progress:

@@ -8,20 +8,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tokenswift_cli.audit.files import FileProblem
 from tokenswift_cli.audit.mismatch import Mismatch
 from tokenswift_cli.audit.positions import Selection, selected_positions
 from tokenswift_cli.audit.progress import AuditProgress
 from tokenswift_cli.audit.report import AuditedToken, AuditReport, Choices
-from tokenswift_cli.audit.snapshot import RunSnapshot
 from tokenswift_cli.audit.written_text import check_ending, check_text
 from tokenswift_cli.config import Config
 from tokenswift_cli.disk_errors import telling
 from tokenswift_cli.errors import PreflightError
 from tokenswift_cli.events import Event, Loading, Notice
+from tokenswift_cli.run_files import FileProblem
 from tokenswift_cli.run_journal import journal_of
 from tokenswift_cli.run_layout import PROMPT_IDS, RUN_YAML
 from tokenswift_cli.run_model import load_same_model, make_target, require_known_ids
+from tokenswift_cli.run_snapshot import RunSnapshot
 from tokenswift_cli.signals import StopRequests
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from tokenswift_cli.audit.files import FileProblem
 from tokenswift_cli.audit.mismatch import Mismatch
 from tokenswift_cli.audit.positions import DEFAULT_SEED
+from tokenswift_cli.run_files import FileProblem
 
 EXIT_MATCH, EXIT_MISMATCH = 0, 1
 

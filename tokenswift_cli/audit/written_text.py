@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tokenswift_cli import run_layout
-from tokenswift_cli.audit.files import FileProblem
 from tokenswift_cli.config import GenerationConfig
+from tokenswift_cli.run_files import FileProblem
 from tokenswift_cli.text import TextOutput
 
 

@@ -26,7 +26,7 @@ def run_ids(run_dir: Path) -> list[int]:
         ResumeRefusedError: it is damaged.
         RunDirectoryError: the disk refuses.
     """
-    from tokenswift_cli.audit.snapshot import read_snapshot
+    from tokenswift_cli.run_snapshot import read_snapshot
 
     snapshot = read_snapshot(run_dir)
     for problem in snapshot.problems:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenswift_cli.audit.positions import read_selection, selected_positions
-from tokenswift_cli.audit.snapshot import read_snapshot
 from tokenswift_cli.commands.session import with_display_switches
 from tokenswift_cli.display.base import LineWriter
 from tokenswift_cli.display.choose import dashboard_obstacle
 from tokenswift_cli.events import Notice
 from tokenswift_cli.options import resolve_resume
 from tokenswift_cli.run_layout import RUN_YAML
+from tokenswift_cli.run_snapshot import read_snapshot
 from tokenswift_cli.yaml_config import load_run_yaml
 
 

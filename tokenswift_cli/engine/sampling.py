@@ -30,7 +30,8 @@ from tokenswift_cli.engine.truncation import (
     penalize,
 )
 from tokenswift_cli.errors import NonFiniteLogitsError
-from tokenswift_cli.native.choice import RowScan, Scanned, loaded_library
+from tokenswift_cli.native.attention import loaded_library
+from tokenswift_cli.native.choice import RowScan, Scanned
 
 # Python sorts so few as fast as torch finds the best of them.
 _FEW = 64

@@ -6,6 +6,7 @@ accepted path moves those rows together. Rejected rows are simply overwritten by
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from tokenswift_cli.errors import ModelError
 from tokenswift_cli.models.kv_layout import KeyValueLayout, LayerLayout
 from tokenswift_cli.models.kv_range import OverflowFinder
-from tokenswift_cli.native.choice import loaded_library
+from tokenswift_cli.native.attention import loaded_library
 from tokenswift_cli.native.rows import RowCopy
 
 # Long runs grow in steps of this many tokens; a copy per step, one layer at a time.
@@ -47,7 +48,8 @@ class KeyValueCache:
         self._checked = 0
         self._finder: OverflowFinder | None = None
         self._generation = 0
-        self._copy: tuple[object, RowCopy | None] | None = None
+        self._copy: RowCopy | None = None
+        self._copied: tuple[object, int, int] | None = None  # what the copy is between
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
@@ -123,15 +125,14 @@ class KeyValueCache:
 
     def _copy_from(self, other: KeyValueCache) -> RowCopy | None:
         """Compiled copying of rows of ``other`` into this cache; None where there is none."""
-        # A cache that has grown has its rows elsewhere.
-        stores = (id(other), other._generation, self._generation)
-        if self._copy is None or self._copy[0] != stores:
+        # A cache that has grown has its rows elsewhere. Weak, as a cache copies within itself, too.
+        between = (weakref.ref(other), other._generation, self._generation)
+        if self._copied != between:
+            self._copied, self._copy = between, None
             library = loaded_library()
-            if library is None or self._device.type != "cpu" or self.layout != other.layout:
-                self._copy = (stores, None)
-            else:
-                self._copy = (stores, RowCopy(library, self._stores, other._stores))
-        return self._copy[1]
+            if library is not None and self._device.type == "cpu" and self.layout == other.layout:
+                self._copy = RowCopy(library, self._stores, other._stores)
+        return self._copy
 
     def require_in_range(self, end: int) -> None:
         """See that the store holds what was written, in the rows since the last such look up to ``end`` - 1.
@@ -204,7 +205,7 @@ class KeyValueCache:
             self._capacity += GROWTH_TOKENS
         self._finder = None
         self._generation += 1
-        self._copy = None
+        self._copy = self._copied = None
         for store, rows in ((self._keys, keys), (self._values, values)):
             dtype = store[layer].dtype if layer in store else self._dtype or rows.dtype
             device = self._wanted_device or rows.device

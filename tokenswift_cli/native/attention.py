@@ -336,6 +336,14 @@ def load() -> Loaded:
     return Loaded(kernel, f"{kernel.instructions}, {threads}")
 
 
+def loaded_library() -> ctypes.CDLL | None:
+    """The compiled library if this process has asked for it and has it; compiles and loads nothing."""
+    if not load.cache_info().currsize:
+        return None
+    kernel = load().kernel
+    return None if kernel is None else kernel.library
+
+
 def self_check(kernel: NativeAttention) -> str | None:
     """Compare with plain operators in float64 on a small tree behind a prefix; None, or what is wrong."""
     import torch

@@ -108,7 +108,7 @@ def build(*, anew: bool = False) -> Path:
 def needs_compiling() -> bool:
     """Whether :func:`build` would take its time: there is a compiler, and the cache has nothing of it."""
     try:
-        return not (cache_directory() / "native" / _file_name(find_compiler())).exists()
+        return not _is_own_file(cache_directory() / "native" / _file_name(find_compiler()))
     except BuildError:
         return False
 

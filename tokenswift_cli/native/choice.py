@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokenswift_cli.native.attention import load
-from tokenswift_cli.native.build import BuildError
+from tokenswift_cli.native.functions import functions_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,13 +93,7 @@ class RowScan:
     ) -> None:
         import torch
 
-        try:
-            if library.tokenswift_choice_interface() != INTERFACE:
-                raise BuildError("the compiled choice has another interface than this version of tokenswift")
-            self._scan = library.tokenswift_choice
-            self._uniforms = library.tokenswift_uniforms
-        except AttributeError as error:
-            raise BuildError(f"the compiled library lacks a function ({error})") from error
+        self._scan, self._uniforms = functions_of(library, "choice", INTERFACE, "choice", "uniforms")
         self._scan.argtypes = (ctypes.c_void_p,)
         self._uniforms.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
         self._uniforms.restype = None
@@ -209,11 +202,3 @@ class RowScan:
             f"{name} are {token_ids.dtype} of shape {tuple(token_ids.shape)} on {token_ids.device}, not "
             "contiguous int64 [N] on the CPU"
         )
-
-
-def loaded_library() -> ctypes.CDLL | None:
-    """The compiled library if this process has it; else None, for nothing is compiled because of a choice."""
-    if not load.cache_info().currsize:
-        return None
-    kernel = load().kernel
-    return None if kernel is None else kernel.library

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenswift_cli.native.attention import NativeAttention
-from tokenswift_cli.native.build import BuildError
+from tokenswift_cli.native.functions import functions_of
 from tokenswift_cli.native.linear import PackedLinear, WeightsStruct
 
 if TYPE_CHECKING:
@@ -160,10 +160,9 @@ class DecoderKernel:
         import torch
 
         library = native.library
-        if library.tokenswift_decoder_interface() != INTERFACE:
-            raise BuildError("the compiled decoder has another interface than this version of tokenswift")
-        self._run = library.tokenswift_decoder
-        self._workspace_bytes = library.tokenswift_decoder_workspace
+        self._run, self._workspace_bytes = functions_of(
+            library, "decoder", INTERFACE, "decoder", "decoder_workspace"
+        )
         self._workspace_bytes.restype = ctypes.c_int64
         self._torch = torch
         # ctypes keeps addresses only: these keep what they point to.

@@ -15,7 +15,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from tokenswift_cli.native.build import BuildError
+from tokenswift_cli.native.functions import functions_of
 from tokenswift_cli.native.threads import Team, find_team
 
 if TYPE_CHECKING:
@@ -255,16 +255,8 @@ def _storage(library: ctypes.CDLL, weights: WeightsStruct) -> Tensor:
     """uint8 [bytes], aligned, for the packed matrix; ``weights.data`` points to it."""
     import torch
 
-    try:
-        if library.tokenswift_linear_interface() != INTERFACE:
-            raise BuildError(
-                "the compiled linear layers have another interface than this version of tokenswift"
-            )
-        pack_bytes = library.tokenswift_pack_bytes
-        library.tokenswift_linear_workspace.restype = ctypes.c_int64
-    except AttributeError as error:
-        raise BuildError(f"the compiled library lacks a function ({error})") from error
-    pack_bytes.restype = ctypes.c_int64
+    pack_bytes, workspace = functions_of(library, "linear", INTERFACE, "pack_bytes", "linear_workspace")
+    pack_bytes.restype = workspace.restype = ctypes.c_int64
     size = pack_bytes(ctypes.byref(weights))
     if size < 0:
         raise ValueError(f"a matrix of {weights.outputs} x {weights.inputs} weights cannot be packed")

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokenswift_cli.native.build import BuildError
+from tokenswift_cli.native.functions import functions_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,14 +54,7 @@ class RowCopy:
     """
 
     def __init__(self, library: ctypes.CDLL, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-        try:
-            if library.tokenswift_rows_interface() != INTERFACE:
-                raise BuildError(
-                    "the compiled row copy has another interface than this version of tokenswift"
-                )
-            self._copy = library.tokenswift_copy_rows
-        except AttributeError as error:
-            raise BuildError(f"the compiled library lacks a function ({error})") from error
+        (self._copy,) = functions_of(library, "rows", INTERFACE, "copy_rows")
         self._copy.argtypes = (ctypes.c_void_p,)
         self._copy.restype = None
         self._held = (tuple(targets), tuple(sources))

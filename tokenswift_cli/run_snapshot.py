@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenswift_cli import durable, run_layout
-from tokenswift_cli.audit.files import FileProblem, check_files
 from tokenswift_cli.checkpoints import CheckpointStore, manifest_numbers
 from tokenswift_cli.disk_errors import os_error_text, telling
 from tokenswift_cli.errors import ResumeRefusedError
 from tokenswift_cli.growing_file import decode_ids
 from tokenswift_cli.manifest import TOKEN_BYTES, Manifest
 from tokenswift_cli.run_contents import RunContents, read_contents
+from tokenswift_cli.run_files import FileProblem, check_files
 
 # A replaced file is followed by its manifest within milliseconds.
 _TRIES = 5
