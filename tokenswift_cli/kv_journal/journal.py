@@ -18,7 +18,7 @@ from tokenswift_cli.models.kv_layout import KeyValueLayout
 
 # Fewer rows than this wait for the next chunk: a run with tiny chunks must not make thousands of files.
 LEAST_ROWS = 256
-# A long prompt is written in pieces of this size, so that memory for writing does not grow with it.
+# A long prompt is written in pieces of this size, so that damage to one costs no more than its rows.
 MOST_ROWS = 4096
 
 
