@@ -40,9 +40,25 @@ def test_a_failed_atomic_write_leaves_the_old_file_alone(
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError) as caught:
         durable.atomic_write(path, b"new")
-    assert caught.value.filename == str(path) + durable.TEMPORARY_SUFFIX
+    assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "fsync", "replace"])
+def test_errors_name_the_file_and_not_its_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Nobody knows of the temporary file, so a message that names it helps nobody."""
+
+    def full(*arguments: Any, **keywords: Any) -> Any:
+        name = os.fspath(arguments[0]) if operation in ("open", "replace") else None
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    monkeypatch.setattr(os, operation, full)
+    with pytest.raises(OSError) as caught, durable.replacing(tmp_path / "a") as descriptor:
+        durable.write_all(descriptor, b"data")
+    assert caught.value.filename == str(tmp_path / "a")
 
 
 def test_writes_that_take_only_a_part_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

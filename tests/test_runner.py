@@ -669,7 +669,9 @@ def test_a_journal_that_cannot_be_written(config, undisturbed, monkeypatch, mode
     monkeypatch.setattr(durable, "replacing", full)
     events = []
     if mode == "always":
-        with pytest.raises(RunDirectoryError, match=r"disk is full.*tokenswift resume"):
+        with pytest.raises(
+            RunDirectoryError, match=r"disk is full.*tokenswift resume.*first \d+ tokens are safe"
+        ):
             run(with_journal(config, mode), events.append)
         monkeypatch.undo()
         go_on(config)

@@ -43,11 +43,11 @@ def replacing(path: Path) -> Iterator[int]:
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
-        remove_if_present(temporary)
-        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-            yield descriptor
-            _sync(descriptor)
         with _naming(path, always=True):  # not the temporary file, of which nobody knows
+            remove_if_present(temporary)
+            with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+                yield descriptor
+                _sync(descriptor)
             os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

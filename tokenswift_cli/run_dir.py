@@ -118,7 +118,7 @@ class RunDirectory:
     def recover(self) -> Recovery:
         """Take every file back to the last good point and go on from there; see :class:`Recovery`."""
         self._require_open()
-        with self._telling():
+        with self.telling():
             self._require_lock()
             loaded = _load(self._store)
             restored = restore(self.path, loaded.sound, loaded.problems)
@@ -172,7 +172,7 @@ class RunDirectory:
             finish_reason=finish_reason,
             extra=self._manifest.extra if extra is None else plain_json(extra),
         )
-        with self._telling():
+        with self.telling():
             self._require_lock()
             for file in files:
                 durable.require_size(file.path, file.size)
@@ -192,7 +192,7 @@ class RunDirectory:
         """Replace output.txt by ``text``, the decoded tokens, after recovery found it damaged."""
         self._require_recovered()
         data = text.encode("utf-8")
-        with self._telling():
+        with self.telling():
             self._require_lock()
             durable.atomic_write(self._text.path, data)
             self._text = GrowingFile.holding(self._text.path, data)
@@ -205,7 +205,7 @@ class RunDirectory:
         name = run_layout.RUN_YAML
         path = self.path / name
         data = text.encode("utf-8")
-        with self._telling():
+        with self.telling():
             self._require_lock()
             # From the disk, not from memory: an earlier failed update may have got as far as the file.
             old, new = sha256(durable.read_file(path)), sha256(data)
@@ -251,7 +251,8 @@ class RunDirectory:
             for file in (self._tokens, self._text, self._metrics):
                 file.cut()
 
-    def _telling(self) -> AbstractContextManager[None]:
+    def telling(self) -> AbstractContextManager[None]:
+        """Turns an ``OSError`` of the block into a :class:`RunDirectoryError` that says what is safe."""
         safe = f"the first {self._manifest.token_count} tokens are safe"
         return telling(self.path, f"continue with `{resume_command(self.path)}`; {safe}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tokenswift_cli.chunk_record import ChunkRecorder, record_step
 from tokenswift_cli.config import Config
-from tokenswift_cli.disk_errors import os_error_text, resume_command, run_directory_error
+from tokenswift_cli.disk_errors import os_error_text
 from tokenswift_cli.engine.engine import Engine, Step
 from tokenswift_cli.events import (
     CheckpointSaved,
@@ -285,12 +285,8 @@ class WritingSession:
         if failure is None:
             return
         if self._journal.required:
-            if not isinstance(failure, OSError):
+            with self._directory.telling():
                 raise failure
-            command = resume_command(self._directory.path)
-            raise run_directory_error(
-                failure, self._directory.path, f"continue with `{command}`; all tokens so far are safe"
-            )
         why = os_error_text(failure) if isinstance(failure, OSError) else repr(failure)
         self._publish(
             Notice(
