@@ -127,6 +127,22 @@ def test_acceptance_is_conditional_on_the_path():
     assert model.probability("c", 0, 1) > before
 
 
+def test_what_a_drafter_adds_to_better_ones_is_judged_apart():
+    """Mostly right where it agrees with those before it, never where it does not: not worth a row there."""
+    model = AcceptanceModel()
+    best = Draft((1,), "a")
+    for _ in range(100):
+        model.learn([best, Draft((1,), "b")], (1,))
+        model.learn([best, Draft((2,), "b")], (1,))
+    second = Draft((1,), "b")
+    assert model.chance(second, 0, 0) > 0.8 and model.chance(second, 0, 1) < 0.05
+    made = planner({1: 1.0, 16: 2.0})
+    for _ in range(100):
+        made.learn([best, Draft((1,), "b")], (1, 7))
+        made.learn([best, Draft((2,), "b")], (1, 7))
+    assert made.plan(0, [best, Draft((2,), "b")], 0).tokens == (0, 1)
+
+
 def test_what_was_slower_than_plain_is_paused_for_longer_each_time():
     """Case 17, whatever the estimates say."""
     guard = DraftingGuard()

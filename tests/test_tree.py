@@ -6,19 +6,10 @@ from hypothesis import strategies as st
 
 from tokenswift_cli.engine.tree import Draft, build_tree
 
-drafts_strategy = st.lists(
-    st.tuples(
-        st.lists(st.integers(0, 3), min_size=1, max_size=6),
-        st.lists(st.floats(0, 1), min_size=6, max_size=6),
-        st.booleans(),
-    ),
-    max_size=12,
-).map(
-    lambda items: [
-        Draft(tuple(tokens), "d", (), 0, tuple(chances[: len(tokens)]) if rated else ())
-        for tokens, chances, rated in items
-    ]
+drafts_strategy = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=12).map(
+    lambda items: [Draft(tuple(tokens), "d", (), number) for number, tokens in enumerate(items)]
 )
+chances_strategy = st.none() | st.lists(st.floats(0, 1), min_size=7, max_size=7)
 
 
 def paths(tree):
@@ -32,10 +23,11 @@ def paths(tree):
     return found
 
 
-@given(drafts_strategy, st.integers(0, 20))
+@given(drafts_strategy, st.integers(0, 20), chances_strategy)
 @settings(deadline=None)
-def test_tree_holds_prefixes_of_drafts_and_nothing_else(drafts, max_nodes):
-    tree = build_tree(9, drafts, max_nodes)
+def test_tree_holds_prefixes_of_drafts_and_nothing_else(drafts, max_nodes, chances):
+    chance = None if chances is None else lambda draft, index, standing: chances[index]
+    tree = build_tree(9, drafts, max_nodes, chance)
     allowed = {draft.tokens[:end] for draft in drafts for end in range(1, len(draft.tokens) + 1)}
     found = paths(tree)
     assert len(found) == len(set(found)) == min(max_nodes, len(allowed))
@@ -76,9 +68,10 @@ def test_truncation_keeps_a_tree():
 
 def test_a_continuation_shares_the_nodes_it_was_given():
     """What another draft proposed keeps its own chance; the continuation adds below it."""
-    chain = Draft((1, 2), "self", (), 0, (0.5, 0.5))
-    more = Draft((1, 7, 8), "ngram", (), 1, (1.0, 0.4, 0.5))
-    tree = build_tree(0, [chain, more], 10)
+    chances = {("self", 0): 0.5, ("self", 1): 0.5, ("ngram", 1): 0.4, ("ngram", 2): 0.5}
+    chain = Draft((1, 2), "self")
+    more = Draft((1, 7, 8), "ngram", (), 1)
+    tree = build_tree(0, [chain, more], 10, lambda draft, index, standing: chances[draft.drafter, index])
     assert dict(zip(paths(tree), tree.reach[1:], strict=True)) == {
         (1,): 0.5,
         (1, 2): 0.25,
@@ -86,6 +79,26 @@ def test_a_continuation_shares_the_nodes_it_was_given():
         (1, 7, 8): 0.1,
     }
     assert [draft.drafter for draft in tree.drafts if draft] == ["self", "self", "ngram", "ngram"]
+
+
+def test_the_standing_of_a_token_is_how_many_others_were_there_before():
+    """Whoever proposes it, and below each node anew."""
+    asked = []
+
+    def chance(draft, index, standing):
+        asked.append((draft.drafter, draft.tokens[index], standing))
+        return 0.5
+
+    build_tree(0, [Draft((1, 2), "a"), Draft((3, 2), "b"), Draft((1, 4), "c"), Draft((3,), "d")], 10, chance)
+    assert asked == [
+        ("a", 1, 0),
+        ("a", 2, 0),
+        ("b", 3, 1),
+        ("b", 2, 0),
+        ("c", 1, 0),
+        ("c", 4, 1),
+        ("d", 3, 1),
+    ]
 
 
 def test_cutting_a_draft_leaves_only_its_own_tokens():

@@ -9,59 +9,78 @@ from tokenswift_cli.engine.tree import Draft
 # Observations fade with this factor, so that a change in the text is noticed within some 50 tokens.
 _FADE = 0.98
 
-# What is assumed before anything was seen, and the number of observations that it weighs. A draft by the
-# target itself is mostly right, one by heads often. The first token of a repetition is judged for free, so it
-# can wait to be trusted; once it is right, the next ones often are.
+# What is assumed before anything was seen. A draft by the target itself is mostly right, one by heads often.
+# The first token of a repetition is judged for free, so it can wait to be trusted; once it is right, the next
+# ones often are.
 _PRIORS = {"self": 0.8, "heads": 0.4, "heads-drafted": 0.4}
 _PRIOR_FIRST = 0.1
 _PRIOR_LATER = 0.4
+
+# The observations that this weighs: more where the best of many proposals is picked, for that is the most
+# overrated one.
 _PRIOR_WEIGHT = 2.0
+_PRIOR_WEIGHT_AMONG_MANY = 10.0
 
 # Depths from here on share one estimate.
 _DEEPEST = 4
 
-_Key = tuple[str, int, int]
+# Standings from here on share one estimate.
+_LAST_STANDING = 3
+
+_Key = tuple[str, int, int, int]
 
 
 class AcceptanceModel:
-    """Estimates P(token accepted | the tokens before it on its path were) by (drafter, strength, depth).
+    """Estimates how often a proposed token is accepted where the tokens before it on its path were.
 
-    Proposals are scored against the committed text whether or not they were verified, so a drafter
-    that was switched off is still being judged, for free. The depth counts from a drafter's own first
-    token.
+    By (drafter, strength, depth, standing). Proposals are scored against the committed text whether or not
+    they were verified, so a drafter that was switched off is still being judged, for free. The depth counts
+    from a drafter's own first token. The standing of a token is how many other tokens earlier drafts propose
+    for its place: what a drafter adds to those before it is mostly wrong where they are right, however good
+    it is alone.
     """
 
     def __init__(self) -> None:
-        self._hits: dict[_Key, float] = {}
-        self._trials: dict[_Key, float] = {}
+        # Hits and trials, faded.
+        self._seen: dict[_Key, tuple[float, float]] = {}
 
     def probability(self, drafter: str, strength: int, depth: int) -> float:
-        """Estimated chance of the token at ``depth`` (1 is the first drafted one)."""
-        key = (drafter, strength, min(depth, _DEEPEST))
-        trials = self._trials.get(key, 0.0)
-        prior = _PRIORS.get(drafter, _PRIOR_FIRST if depth == 1 else _PRIOR_LATER)
-        return (self._hits.get(key, 0.0) + prior * _PRIOR_WEIGHT) / (trials + _PRIOR_WEIGHT)
+        """Estimated chance of the token at ``depth`` (1 is the first drafted one), with nothing beside it."""
+        return self._estimate(_key(drafter, strength, depth, 0), _PRIOR_WEIGHT)
 
-    def with_probabilities(self, draft: Draft) -> Draft:
-        """The draft with an estimate for each of its tokens."""
-        strengths = draft.strengths or (0,) * len(draft.tokens)
-        levels = tuple(
-            1.0 if index < draft.given else self.probability(draft.drafter, strength, index + 1 - draft.given)
-            for index, strength in enumerate(strengths)
-        )
-        return Draft(draft.tokens, draft.drafter, draft.strengths, draft.given, levels)
+    def chance(self, draft: Draft, index: int, standing: int) -> float:
+        """Estimated chance of a draft's token, one of many to choose from; for :func:`build_tree`."""
+        return self._estimate(_key_in(draft, index, standing), _PRIOR_WEIGHT_AMONG_MANY)
 
     def learn(self, drafts: Sequence[Draft], committed: Sequence[int]) -> None:
-        """Compare proposals with the tokens that were committed after the same root."""
+        """Compare proposals, in order of preference, with the tokens committed after the same root."""
+        proposed: list[list[int]] = [[] for _ in committed]
         for draft in drafts:
-            given = draft.given
-            if len(committed) <= given or draft.tokens[:given] != tuple(committed[:given]):
-                continue
-            for index in range(given, min(len(draft.tokens), len(committed))):
-                strength = draft.strengths[index] if draft.strengths else 0
-                key = (draft.drafter, strength, min(index + 1 - given, _DEEPEST))
-                hit = draft.tokens[index] == committed[index]
-                self._trials[key] = self._trials.get(key, 0.0) * _FADE + 1.0
-                self._hits[key] = self._hits.get(key, 0.0) * _FADE + hit
-                if not hit:
+            for index, (token, truth) in enumerate(zip(draft.tokens, committed, strict=False)):
+                others = proposed[index]
+                if token not in others:
+                    others.append(token)
+                if index >= draft.given:
+                    key = _key_in(draft, index, others.index(token))
+                    hits, trials = self._seen.get(key, (0.0, 0.0))
+                    self._seen[key] = hits * _FADE + (token == truth), trials * _FADE + 1.0
+                if token != truth:
                     break
+
+    def _estimate(self, key: _Key, weight: float) -> float:
+        drafter, _, depth, standing = key
+        prior = _PRIORS.get(drafter, _PRIOR_FIRST if depth == 1 else _PRIOR_LATER)
+        if standing:
+            prior = min(prior, _PRIOR_FIRST)
+        hits, trials = self._seen.get(key, (0.0, 0.0))
+        return (hits + prior * weight) / (trials + weight)
+
+
+def _key(drafter: str, strength: int, depth: int, standing: int) -> _Key:
+    return drafter, strength, min(depth, _DEEPEST), min(standing, _LAST_STANDING)
+
+
+def _key_in(draft: Draft, index: int, standing: int) -> _Key:
+    """Of a draft's token."""
+    strength = draft.strengths[index] if draft.strengths else 0
+    return _key(draft.drafter, strength, index + 1 - draft.given, standing)

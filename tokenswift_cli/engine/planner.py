@@ -131,7 +131,7 @@ class SpeedPlanner:
             return False
         reach, expected = self._expected(chain)
         if not chain and others:
-            tree = build_tree(-1, [self._acceptance.with_probabilities(d) for d in others], self._max_nodes)
+            tree = build_tree(-1, others, self._max_nodes, self._acceptance.chance)
             rows, best = self._best_rows(tree, 0)
             plain = self.costs.seconds(1)
             # Free proposals may be better than anything a draft pass can add.
@@ -143,8 +143,7 @@ class SpeedPlanner:
         if self._may_skip and not draft_passes:
             paused = {way for way in ("lookup", "heads") if not self._guard.allows(way)}
             drafts = [draft for draft in drafts if _way(draft) not in paused]
-        rated = [self._acceptance.with_probabilities(draft) for draft in drafts]
-        tree = build_tree(root, rated, self._max_nodes)
+        tree = build_tree(root, drafts, self._max_nodes, self._acceptance.chance)
         rows, _ = self._best_rows(tree, draft_passes)
         return tree.truncated(rows)
 

@@ -8,7 +8,7 @@ depth, never plus its index; it sees the whole cache and its own ancestors.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,15 +27,12 @@ class Draft:
             example the length of the match it rests on); acceptance is learned by (drafter, strength,
             depth). Empty means 0 for all.
         given: how many leading tokens are another draft's, which this one continues.
-        probabilities: estimated chance of each token given that the ones before it were accepted;
-            filled in by the planner. Those of the given tokens are not used.
     """
 
     tokens: tuple[int, ...]
     drafter: str
     strengths: tuple[int, ...] = ()
     given: int = 0
-    probabilities: tuple[float, ...] = ()
 
     @property
     def family(self) -> str:
@@ -48,19 +45,19 @@ class Draft:
             return self
         if length <= self.given:
             return None
-        return Draft(
-            self.tokens[:length],
-            self.drafter,
-            self.strengths[:length],
-            self.given,
-            self.probabilities[:length],
-        )
+        return Draft(self.tokens[:length], self.drafter, self.strengths[:length], self.given)
+
+
+# The estimated chance of a draft's token at an index, given that the ones before it were accepted. The last
+# number is the standing of the token: how many other tokens earlier drafts propose for its place.
+Chance = Callable[[Draft, int, int], float]
 
 
 @dataclass(slots=True)
 class _Node:
     token: int
     depth: int
+    standing: int
     draft: Draft | None
     reach: float
     children: dict[int, _Node] = field(default_factory=dict)
@@ -122,7 +119,7 @@ class TokenTree:
         return torch.from_numpy(visible)
 
 
-def build_tree(root: int, drafts: Sequence[Draft], max_nodes: int) -> TokenTree:
+def build_tree(root: int, drafts: Sequence[Draft], max_nodes: int, chance: Chance | None = None) -> TokenTree:
     """Merge drafts into one tree and keep its most promising nodes.
 
     Paths that start alike share nodes. Nodes are taken in order of their estimated chance to be
@@ -131,10 +128,11 @@ def build_tree(root: int, drafts: Sequence[Draft], max_nodes: int) -> TokenTree:
 
     Args:
         root: the last committed token.
-        drafts: proposals, in order of preference. A draft without probabilities counts as certain.
+        drafts: proposals, in order of preference.
         max_nodes: most drafted nodes (the root not counted); >= 0.
+        chance: of a token; not asked for what is given and there. None: all are certain.
     """
-    top = _Node(root, 0, None, 1.0)
+    top = _Node(root, 0, 0, None, 1.0)
     for draft in drafts:
         node = top
         for index, token in enumerate(draft.tokens):
@@ -142,10 +140,12 @@ def build_tree(root: int, drafts: Sequence[Draft], max_nodes: int) -> TokenTree:
             if index < draft.given and child is not None:
                 node = child
                 continue
-            chance = draft.probabilities[index] if draft.probabilities else 1.0
-            reach = node.reach * chance
+            standing = len(node.children) if child is None else child.standing
+            reach = node.reach
+            if chance is not None and index >= draft.given:
+                reach *= chance(draft, index, standing)
             if child is None:
-                child = node.children[token] = _Node(token, node.depth + 1, draft, reach)
+                child = node.children[token] = _Node(token, node.depth + 1, standing, draft, reach)
             elif reach > child.reach:
                 child.reach, child.draft = reach, draft
             node = child
