@@ -1,2 +1,3 @@
-"""The key-value journal of a run: the cache's rows on disk, one immutable file per chunk, so that a resume
-reads them back instead of computing them again."""
+"""The key-value journal of a run: the cache's rows on disk, in immutable files that follow the chunks.
+
+A resume reads them back instead of computing them again."""
