@@ -26,10 +26,11 @@ class KeyValueCache:
     """Keys and values of one sequence for every attention layer.
 
     Layers are allocated when first written, from the shapes the model itself produces. On the CPU the
-    system backs preallocated memory with real pages only as rows are written.
+    system backs preallocated memory with real pages only as rows are written; elsewhere a cache grows in
+    steps.
 
     Args:
-        capacity: tokens to allocate for; grows when more are written.
+        capacity: tokens to make room for; more when more are written.
         dtype: rows are stored in this type, rounded if need be; None for the type they are written in.
             float16 for a model that computes in more is half the memory and traffic, and another text.
         device: where rows are stored; None for where they are first written from.
@@ -203,13 +204,17 @@ class KeyValueCache:
     def _allocate(self, layer: int, keys: Tensor, values: Tensor, end: int) -> None:
         while self._capacity < end:
             self._capacity += GROWTH_TOKENS
+        capacity = self._capacity
+        if (self._wanted_device or keys.device).type != "cpu":
+            # There memory is taken at once, so take what the next steps need only.
+            capacity = min(capacity, -(-end // GROWTH_TOKENS) * GROWTH_TOKENS)
         self._finder = None
         self._generation += 1
         self._copy = self._copied = None
         for store, rows in ((self._keys, keys), (self._values, values)):
             dtype = store[layer].dtype if layer in store else self._dtype or rows.dtype
             device = self._wanted_device or rows.device
-            grown = torch.empty(rows.shape[0], self._capacity, rows.shape[2], dtype=dtype, device=device)
+            grown = torch.empty(rows.shape[0], capacity, rows.shape[2], dtype=dtype, device=device)
             if layer in store:
                 grown[:, : self.length] = store[layer][:, : self.length]
             store[layer] = grown
