@@ -27,7 +27,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 VENV_WORKS := $(shell $(BIN)/python -c 'pass' 2>/dev/null && test "$$(cat $(CREATED) 2>/dev/null)" = "$(CURDIR)" && echo yes)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-model demo test faults bench format lint typecheck check clean distclean always
+.PHONY: help setup demo-model demo cli-docs test faults bench format lint typecheck check clean distclean always
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -63,6 +63,10 @@ demo-model: $(READY) ## prepare the demo model (converted once, into the cache)
 
 demo: demo-model ## write a long text with the demo model
 	$(BIN)/tokenswift generate -c configs/demo.yaml
+
+cli-docs: $(READY) ## write docs/cli.md from the help of the commands
+	$(BIN)/python -m tokenswift_cli.cli.reference > docs/cli.md.tmp
+	@mv docs/cli.md.tmp docs/cli.md
 
 test: demo-model ## run all tests
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile

@@ -93,7 +93,11 @@ def make(name: str):
     """The model in float32, with norms and biases that are not what they are set to at the start."""
     model_class, config_class, changes = MODELS[name]
     torch.manual_seed(0)
-    model = model_class(config_class(**(SHAPE | changes))).eval()
+    return lively(model_class(config_class(**(SHAPE | changes))).eval())
+
+
+def lively(model):
+    """The same model with random norms and biases, and attention that looks at something."""
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if "norm" in key:
@@ -101,7 +105,7 @@ def make(name: str):
             elif key.endswith("bias"):
                 parameter.normal_(std=0.3)
             elif "q_proj" in key:
-                parameter.mul_(20)  # attention that looks at something
+                parameter.mul_(20)
             elif "o_proj" in key:
                 parameter.mul_(5)
     return model

@@ -447,11 +447,12 @@ def test_a_lost_stderr_does_not_stop_the_run() -> None:
 GOLDEN = """\
 ╭─ tokenswift · smollm2-135m ──────────────────────────────── lookup · seed 7 ─╮
 │ Writing ━━━━━━━━━━━──────────────────────────────────  24,576 / 100,000  24% │
-│ elapsed 6m41s · left about 20m31s                                            │
+│ elapsed 6m41s · left about 21m                                               │
 ├─ speed ───────────────────────────────┬─ drafting ───────────────────────────┤
-│ now          61.2 tok/s               │ acceptance   0.71                    │
-│ overall      58.9 tok/s               │ mean length  3.1 per verification    │
-│ speed-up     2.43x plain decoding     │ by drafter   suffix 0.78, ngram 0.61 │
+│ now          61.2 tok/s               │ acceptance   0.71 · mean length 3.1  │
+│ overall      58.9 tok/s               │ suffix       0.78 · 85% of accepted  │
+│ speed-up     2.43x plain decoding     │ ngram        0.61 · 15% of accepted  │
+│ last 2 min   ████████████████████████ │                                      │
 │ session      24,576 tokens            │                                      │
 ├─ text ────────────────────────────────┼─ machine ────────────────────────────┤
 │ distinct 1-4 0.21  0.83  0.95  0.99   │ device       cpu · float32           │
@@ -505,9 +506,22 @@ def test_the_numbers_are_in_the_picture(columns: int, lines: int) -> None:
     view = writing_view()
     view.apply(LoopDetected(23_104, 12, "The text repeats a cycle of 12 tokens."), 5.0)
     picture = "\n".join(plain_frame(view, columns, lines))
-    parts = ["24,576", "100,000", "24%", "6m41s", "20m31s", "61.2", "58.9", "2.43x", "0.71", "3.1", "440 MiB"]
-    parts += ["suffix 0.78", "ngram 0.61", "0.21  0.83  0.95  0.99", "cycle of 12 at 23,104", "1.61 GiB"]
+    parts = [
+        "24,576",
+        "100,000",
+        "24%",
+        "6m41s",
+        "about 21m",
+        "61.2",
+        "58.9",
+        "2.43x",
+        "0.71",
+        "3.1",
+        "440 MiB",
+    ]
+    parts += ["0.21  0.83  0.95  0.99", "cycle of 12 at 23,104", "1.61 GiB", "last ", "████████████"]
     assert [part for part in parts if part not in picture] == []
+    assert re.search(r"suffix +0\.78\D+85%", picture) and re.search(r"ngram +0\.61\D+15%", picture)
     assert "in this season" in picture and "reached for the lamp." in picture
 
 
@@ -575,8 +589,10 @@ class Screen:
         if kind == "A":
             self.row -= int(argument)
             assert self.row >= 0
-        elif token == "\x1b[2K":
-            self.rows[self.row] = ""
+        elif kind == "G":
+            self.column = int(argument) - 1
+        elif token == "\x1b[K":
+            self.rows[self.row] = self.rows[self.row][: self.column]
         elif token == "\x1b[J":
             self.rows[self.row] = self.rows[self.row][: self.column]
             del self.rows[self.row + 1 :]
@@ -627,7 +643,7 @@ def test_a_resize_leaves_one_picture(drawn: Drawn) -> None:
     dashboard.draw()
     rows = screen().text()
     assert sum("tokenswift ·" in row for row in rows) == 1
-    assert cell_len(rows[0]) == 110 and len(rows) == 23
+    assert cell_len(rows[0]) == 110 and len(rows) == 24
 
 
 def test_closing_leaves_the_summary_and_the_terminal_in_order(drawn: Drawn) -> None:
@@ -648,6 +664,7 @@ def test_closing_leaves_the_summary_and_the_terminal_in_order(drawn: Drawn) -> N
         "  acceptance     0.71, 3.1 tokens per verification",
         "  distinct-1..4  0.21  0.83  0.95  0.99",
         "  peak memory    1.66 GiB",
+        "  report         tokenswift report runs/novel",
         "  resume with    tokenswift resume runs/novel",
         "",
     ]
@@ -682,10 +699,12 @@ def test_a_narrow_terminal_gets_the_closing_lines_whole_and_without_a_table(colu
     assert [line.plain for line in closing_lines(view, columns)] == [
         "Interrupted: everything so far is saved",
         long,
+        f"tokenswift report {long}",
         f"{command} --on-loop warn",
     ]
     view.apply(replace(FINISHED, finish_reason="eos", run_dir=long, resume_command=None), 3.0)
-    assert [line.plain for line in closing_lines(view, columns)] == ["Done: the model ended the text", long]
+    shown = ["Done: the model ended the text", long, f"tokenswift report {long}"]
+    assert [line.plain for line in closing_lines(view, columns)] == shown
     assert len(closing_lines(view, 40)) > 3
 
 
@@ -695,7 +714,7 @@ def test_the_dashboard_closes_for_the_width_it_has_then(drawn: Drawn) -> None:
     dashboard.handle(FINISHED)
     dimensions[:] = [30, 24]
     dashboard.close()
-    shown = [FINISHED.run_dir, FINISHED.resume_command, ""]
+    shown = [FINISHED.run_dir, "tokenswift report runs/novel", FINISHED.resume_command, ""]
     assert screen().text() == ["Interrupted: everything so far is saved", *shown]
 
 

@@ -81,7 +81,10 @@ def sometimes_right(text, at):
 
 def write(model, sampling, count, *, method="autoregressive", drafters=None, planner=None, **options):
     """Tokens and steps of one text."""
-    names = ("prefill_chunk", "partial_cache", "drafters_allowed", "shared_noise", "self_depth")
+    names = (
+        "prefill_chunk", "partial_cache", "partial_sinks", "drafters_allowed", "shared_noise", "self_depth",
+        "head_widths",
+    )  # fmt: skip
     chosen = {name.removesuffix("_allowed"): options.pop(name) for name in names if name in options}
     drafting = DraftingSettings(method=method, **chosen)
     prompt = options.pop("prompt", PROMPT)
@@ -229,7 +232,7 @@ def test_ignored_end_ids_never_occur_and_min_tokens_holds_them_back():
     assert len(held) > 40 and not set(held[:40]) & set(end_ids) and held[-1] in end_ids
 
 
-def greedy_by_transformers(model, count):
+def greedy_by_transformers(model, count, **options):
     prompt = torch.tensor([PROMPT])
     ids = model.generate(
         prompt,
@@ -238,6 +241,7 @@ def greedy_by_transformers(model, count):
         max_new_tokens=count,
         pad_token_id=0,
         eos_token_id=None,
+        **options,
     )
     return ids[0, len(PROMPT) :].tolist()
 

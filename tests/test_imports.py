@@ -19,13 +19,16 @@ MODULES = {
     ): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-HEAVY = frozenset({"torch", "transformers", "safetensors", "accelerate", "gguf", "huggingface_hub"})
+HEAVY = frozenset(
+    {"torch", "transformers", "safetensors", "accelerate", "gguf", "huggingface_hub", "matplotlib"}
+)
 
 # cli -> commands -> runner -> engine -> models: a layer may import itself and what stands after it.
 # Training stands beside the runner: commands -> training -> engine, models.
-LAYERS = ("cli", "commands", "runner", "training", "kv_journal", "engine", "models", "native")
+# The report reads what runs left, and words numbers as the display does; it knows no engine and no model.
+LAYERS = ("cli", "commands", "report", "runner", "training", "kv_journal", "engine", "models", "native")
 # Vocabulary that any layer may use; it imports nothing but itself.
-SHARED = frozenset({"errors", "events", "config", "engine.settings", "cache_dir"})
+SHARED = frozenset({"errors", "events", "config", "engine.settings", "cache_dir", "shipped"})
 # The display reads events only.
 DISPLAY_MAY_IMPORT = frozenset({"display", "errors", "events", "config"})
 # What the lowest layers use of the top level: every other module there counts as the runner.
@@ -44,12 +47,13 @@ BELOW_MAY_IMPORT = {
             "durable",
             "disk_errors",
             "lock",
+            "shipped",
             "signals",
         }
     ),
     "kv_journal": frozenset({"errors", "durable", "disk_errors", "growing_file", "manifest"}),
     "engine": frozenset({"errors", "engine.settings"}),
-    "models": frozenset({"errors", "config", "cache_dir", "durable"}),
+    "models": frozenset({"errors", "config", "cache_dir", "durable", "shipped"}),
     "native": frozenset({"cache_dir"}),
 }
 
@@ -76,7 +80,9 @@ def may_import(module: str, name: str) -> bool:
     if inner in SHARED:
         return True
     if below == "display":
-        return layer in ("cli", "commands")
+        return layer in ("cli", "commands") or (layer == "report" and inner == "display.wording")
+    if layer == "report" and below in ("training", "engine", "models", "native"):
+        return False
     if below == "training":
         return layer in ("cli", "commands", "training")
     return LAYERS.index(below) >= LAYERS.index(layer)
@@ -155,6 +161,15 @@ def test_imports_point_one_way(module: str) -> None:
         ("kv_journal.journal", "session", False),
         ("kv_journal.journal", "models.kv_cache", True),
         ("engine.filling", "kv_journal.reader", False),
+        ("report.run_data", "run_snapshot", True),
+        ("report.run_data", "kv_journal.stretches", True),
+        ("report.measures", "display.wording", True),
+        ("report.page", "display.dashboard", False),
+        ("report.page", "engine.sampling", False),
+        ("report.run_data", "models.loading", False),
+        ("report.page", "commands.verify_text", False),
+        ("commands.report", "report.page", True),
+        ("runner", "report.page", False),
     ],
 )
 def test_the_rule_tells_upward_imports(module: str, name: str, allowed: bool) -> None:
@@ -173,6 +188,7 @@ def test_heavy_libraries_are_imported_only_below_the_runner(module: str) -> None
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["generate", "--help"], ["resume", "--help"], ["train-heads", "--help"], [],
+     ["report", "--help"], ["report", "/no/such/run"],
      ["generate", "--prompt", "/no/such/file"], ["resume", "/no/such/run"],
      ["train-heads", "--data", "/no/such/file", "-o", "/no/such/heads"],
      ["train-heads", "--self-distill", "--prompts", "/no/such/file", "-o", "/no/such/heads"]],
@@ -181,7 +197,7 @@ def test_the_shell_answers_without_heavy_imports(arguments: list[str]) -> None:
     """Case 25: ``--version`` took 20 s elsewhere. Errors of usage must come at once too."""
     script = (
         "import sys; from tokenswift_cli.cli import run; code = run(sys.argv[1:]); "
-        "heavy = sorted({'torch', 'transformers', 'numpy', 'tokenizers'} & set(sys.modules)); "
+        "heavy = sorted({'torch', 'transformers', 'numpy', 'tokenizers', 'matplotlib'} & set(sys.modules)); "
         "sys.exit(f'heavy: {heavy}') if heavy else sys.exit(code)"
     )
     done = subprocess.run(

@@ -8,8 +8,6 @@ from models_in_memory import SHAPE, tiny_llama, tiny_mistral
 from transformers import (
     DogeConfig,
     DogeForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     JambaConfig,
@@ -94,13 +92,6 @@ def test_portable_attention_equals_the_cpu_kernel(monkeypatch):
     monkeypatch.setattr(attention, "_MAX_SCORES", 1)
     monkeypatch.setattr(attention, "_attention_part", attention._portable_attention_part)
     torch.testing.assert_close(target.verify([5, 6, 7]), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_soft_capping_is_refused_by_name():
-    shape = {key: value for key, value in SHAPE.items() if key != "tie_word_embeddings"}
-    model = Gemma2ForCausalLM(Gemma2Config(**shape, head_dim=16)).eval()
-    with pytest.raises(UnsupportedModelError, match="softcap"):
-        Target(model, 10)
 
 
 @pytest.mark.parametrize("path", ["lean", "torch"], indirect=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tokenswift_cli.config import DTYPES, JOURNAL_MODES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES, Config
+from tokenswift_cli.config import DTYPES, JOURNAL_MODES, KV_DTYPES, LOOP_POLICIES, PROGRESS_MODES
 from tokenswift_cli.engine.settings import METHODS
 
 PROMPT: Final = "Prompt"
@@ -20,7 +20,9 @@ MODEL: Final = "Model"
 RUN: Final = "Run"
 DISPLAY: Final = "Display"
 
-_DEFAULTS: Final = Config()
+# Others can be named, too: a second GPU.
+DEVICES: Final = ("auto", "cpu", "cuda", "mps")
+DTYPE_HELP: Final = f"Number format of the weights: {', '.join(DTYPES)}."
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Flag:
         panel: the panel of the help page.
         help: one line; the default is added by :meth:`help_with_default`.
         metavar: what the value is called; empty for a switch, which also gets a ``--no-`` form.
+        values: what completion offers, where the value is no file.
         repeatable: may be given several times, each adding a value.
         resume: ``tokenswift resume`` has it too.
     """
@@ -42,6 +45,7 @@ class Flag:
     panel: str
     help: str
     metavar: str = ""
+    values: tuple[str, ...] = ()
     repeatable: bool = False
     resume: bool = True
 
@@ -55,18 +59,27 @@ class Flag:
         """The name for messages."""
         return self.names[-1]
 
-    @property
-    def help_with_default(self) -> str:
-        """The help with the default, where there is one to speak of."""
+    def help_with_default(self, config: object) -> str:
+        """The help with the value that it has in ``config``, where that is one to speak of."""
         section, key = self.path.split(".")
-        default = getattr(getattr(_DEFAULTS, section), key)
+        default = getattr(getattr(config, section), key)
         if self.metavar == "" or default is None or default == ():
             return self.help
         return f"{self.help} (default {default})"
 
 
-def _words(*words: str) -> str:
-    return "|".join(words)
+def choice(
+    path: str,
+    name: str,
+    panel: str,
+    help: str,
+    values: tuple[str, ...],
+    *,
+    metavar: str | None = None,
+    resume: bool = True,
+) -> Flag:
+    """A flag whose value is one of ``values``; its metavar lists them unless it is given."""
+    return Flag(path, (name,), panel, help, metavar or "|".join(values), values, resume=resume)
 
 
 FLAGS: Final = (
@@ -84,8 +97,8 @@ FLAGS: Final = (
          resume=False),
     Flag("generation.stop", ("--stop",), LENGTH, "Stop before this text; may be repeated.", "TEXT",
          repeatable=True, resume=False),
-    Flag("generation.on_loop", ("--on-loop",), LENGTH, "What to do when the text repeats itself.",
-         _words(*LOOP_POLICIES)),
+    choice("generation.on_loop", "--on-loop", LENGTH, "What to do when the text repeats itself.",
+           LOOP_POLICIES),
     Flag("sampling.seed", ("--seed",), SAMPLING, "Same seed, same text.", "N"),
     Flag("sampling.temperature", ("--temp", "--temperature"), SAMPLING,
          "Divides the logits; 0 always takes the most likely token.", "X"),
@@ -98,16 +111,16 @@ FLAGS: Final = (
     Flag("sampling.penalty", ("--penalty",), SAMPLING, "Contextual repetition penalty; 1 is off.", "X"),
     Flag("sampling.penalty_window", ("--penalty-window",), SAMPLING,
          "Penalise what the last N tokens hold.", "N"),
-    Flag("drafting.method", ("--method",), SPEED, "How tokens are drafted.", _words(*METHODS)),
+    choice("drafting.method", "--method", SPEED, "How tokens are drafted.", METHODS),
     Flag("drafting.heads", ("--heads",), SPEED, "Drafting heads of this model; none does without.", "DIR"),
     Flag("model.name", ("-m", "--model"), MODEL,
          "A directory, a Hub id, a .gguf file or the demo model's name.", "MODEL"),
     Flag("model.device", ("--device",), MODEL, "Where the model runs: auto, cpu, cuda, cuda:1, mps.",
-         "DEVICE"),
-    Flag("model.dtype", ("--dtype",), MODEL, "Number format of the weights.", _words(*DTYPES), resume=False),
-    Flag("model.kv_dtype", ("--kv-dtype",), MODEL,
-         "Number format of the key-value cache; float16 is half the memory, and another text.",
-         _words(*KV_DTYPES)),
+         "DEVICE", DEVICES),
+    choice("model.dtype", "--dtype", MODEL, DTYPE_HELP, DTYPES, metavar="TYPE", resume=False),
+    choice("model.kv_dtype", "--kv-dtype", MODEL,
+           "Number format of the key-value cache: auto, float32, or float16, which is half the memory and "
+           "another text.", KV_DTYPES, metavar="TYPE"),
     Flag("model.rope_scaling", ("--rope-scaling",), MODEL,
          "Stretch the positions for texts longer than the model was made for: yarn:4.", "yarn:FACTOR",
          resume=False),
@@ -119,11 +132,10 @@ FLAGS: Final = (
     Flag("run.directory", ("-o", "--run-dir"), RUN, "Where the run is kept; by default a new folder.", "DIR",
          resume=False),
     Flag("run.chunk_tokens", ("--chunk-tokens",), RUN, "Tokens between two checkpoints.", "N"),
-    Flag("checkpoint.kv", ("--kv-journal",), RUN,
-         "Keep the key-value cache on disk, so that a resume need not read the text again.",
-         _words(*JOURNAL_MODES)),
-    Flag("display.progress", ("--progress",), DISPLAY, "How progress is shown on standard error.",
-         _words(*PROGRESS_MODES)),
+    choice("checkpoint.kv", "--kv-journal", RUN,
+           "Keep the key-value cache on disk, so that a resume need not read the text again.", JOURNAL_MODES),
+    choice("display.progress", "--progress", DISPLAY, "How progress is shown on standard error.",
+           PROGRESS_MODES),
     Flag("display.stream", ("--stream",), DISPLAY, "Write the text to standard output even on a terminal."),
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from tokenswift_cli.config_rules import CROSS_RULES
 from tokenswift_cli.engine.settings import NO_HEADS
 from tokenswift_cli.errors import ConfigError, ResumeRefusedError
 from tokenswift_cli.flags import flag_name
+from tokenswift_cli.shipped import configuration_file
 from tokenswift_cli.yaml_config import read_yaml_file
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -137,9 +138,9 @@ def resolve(
     Args:
         cli: values of the flags by dotted key ("sampling.min_p"), as text or typed; None means
             that the flag was not given.
-        yaml_path: the configuration file, if any. A relative ``prompt.file`` or ``drafting.heads``
-            in it is relative to the file's own folder; one on the command line to the current
-            directory. All are made absolute.
+        yaml_path: the configuration file, if any, or the name of a shipped one. A relative
+            ``prompt.file`` or ``drafting.heads`` in it is relative to the file's own folder; one on the
+            command line to the current directory. All are made absolute.
         environ: the environment, ``os.environ`` by default; an empty variable counts as not set.
 
     Raises:
@@ -148,7 +149,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     merge = _Merge()
     if yaml_path is not None:
-        merge.lay_over(_yaml_layer(yaml_path, merge.problems))
+        merge.lay_over(_yaml_layer(configuration_file(yaml_path), merge.problems))
     merge.lay_over(_environment_layer(environ))
     merge.lay_over(_command_line_layer(cli))
     return merge.finish(_environment_notices(environ))

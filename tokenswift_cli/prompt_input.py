@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 from tokenswift_cli.config import PromptConfig
 from tokenswift_cli.config_rules import not_model_text
 from tokenswift_cli.errors import UsageError
+from tokenswift_cli.shipped import PROMPTS, namesake
 
 STANDARD_INPUT: Final = "-"
 
@@ -76,6 +77,7 @@ def _read_file(name: str, stdin: BinaryIO | None) -> PromptText:
     except FileNotFoundError:
         raise UsageError(
             f"The prompt file {path} does not exist; check the path, or give the text with --prompt-text."
+            f"{namesake(PROMPTS, path)}"
         ) from None
     except IsADirectoryError:
         raise UsageError(f"The prompt file {path} is a directory; give a text file.") from None

@@ -18,6 +18,7 @@ from tokenswift_cli.coerce import CoercionError
 from tokenswift_cli.config import Config
 from tokenswift_cli.config_keys import TABLE, KeyTable
 from tokenswift_cli.errors import ConfigError
+from tokenswift_cli.shipped import configuration_names
 
 _CORE_TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{name}"
@@ -115,7 +116,9 @@ def read_yaml_file(path: Path, table: KeyTable[Any] = TABLE) -> YamlReading:
     except UnicodeDecodeError as error:
         problem = f"{path}: not UTF-8 text (byte {error.start}); save the configuration as UTF-8"
     except FileNotFoundError:
-        problem = f"--config: {path} does not exist; give the path of a YAML file"
+        shipped = ", ".join(configuration_names())
+        names = f", or a name of those that come with tokenswift: {shipped}" if shipped else ""
+        problem = f"--config: {path} does not exist; give the path of a YAML file{names}"
     except OSError as error:
         problem = f"--config: {path} cannot be read: {error.strerror or error}"
     else:

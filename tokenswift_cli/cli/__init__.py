@@ -14,6 +14,7 @@ import typer
 # Each module brings its commands into the application, in the order of the help.
 from tokenswift_cli.cli import texts as texts  # isort: skip
 from tokenswift_cli.cli import auditing as auditing  # isort: skip
+from tokenswift_cli.cli import reporting as reporting  # isort: skip
 from tokenswift_cli.cli import training as training  # isort: skip
 from tokenswift_cli.cli import measuring as measuring  # isort: skip
 from tokenswift_cli.cli.app import PROGRAM, Interrupted, app

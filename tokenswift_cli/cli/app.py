@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from tokenswift_cli import __version__
+from tokenswift_cli.cli.completion import Completion, configurations, one_of, run_directories
+from tokenswift_cli.cli.help_page import NO_VALUE, Application, Group, examples
 from tokenswift_cli.flags import DISPLAY, RUN, Flag
 
 PROGRAM: Final = "tokenswift"
@@ -28,21 +30,31 @@ class Interrupted(Exception):
 
 _Command = TypeVar("_Command", bound=Callable[..., int])
 
-_NO_VALUE: Final = " "  # typer would show <bool> beside every switch
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
-app = typer.Typer(
+app = Application(
     name=PROGRAM,
+    cls=Group,
     help="Very long text from your own language model: fast, exact, and never lost.",
-    epilog="Start with: tokenswift generate --prompt FILE --max-tokens 100k",
+    epilog=examples(
+        "tokenswift generate -c demo",
+        "tokenswift generate --prompt opening.txt --max-tokens 100k -o runs/novel",
+        "tokenswift resume runs/novel",
+        "tokenswift generate --help",
+    ),
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings=_CONTEXT,
 )
 
 
-def with_flags(flags: Sequence[Flag], *, show_defaults: bool) -> Callable[[_Command], _Command]:
-    """Give a command the flags of the table in the place of its ``**parameters``."""
+def with_flags(flags: Sequence[Flag], *, defaults: object = None) -> Callable[[_Command], _Command]:
+    """Give a command the flags of the table in the place of its ``**parameters``.
+
+    Args:
+        flags: in the order of the help.
+        defaults: the configuration whose values the help shows; None shows none.
+    """
 
     def decorate(command: _Command) -> _Command:
         own = inspect.signature(command, eval_str=True).parameters.values()
@@ -51,14 +63,14 @@ def with_flags(flags: Sequence[Flag], *, show_defaults: bool) -> Callable[[_Comm
         first = [parameter for parameter in arguments if parameter.default is parameter.empty]
         last = [parameter for parameter in arguments if parameter.default is not parameter.empty]
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*first, *(_parameter(flag, show_defaults) for flag in flags), *last]
+            [*first, *(_parameter(flag, defaults) for flag in flags), *last]
         )
         return command
 
     return decorate
 
 
-def _parameter(flag: Flag, show_default: bool) -> inspect.Parameter:
+def _parameter(flag: Flag, defaults: object) -> inspect.Parameter:
     # Values stay text: options.py reads them, so that all errors are shown together.
     kind: Any = list[str] | None if flag.repeatable else str | None
     names = flag.names
@@ -67,9 +79,10 @@ def _parameter(flag: Flag, show_default: bool) -> inspect.Parameter:
         names = (f"{flag.name}/--no-{flag.name.removeprefix('--')}",)
     option = typer.Option(
         *names,
-        help=flag.help_with_default if show_default else flag.help,
+        help=flag.help if defaults is None else flag.help_with_default(defaults),
         rich_help_panel=flag.panel,
-        metavar=flag.metavar or _NO_VALUE,
+        metavar=flag.metavar or NO_VALUE,
+        autocompletion=one_of(flag.values) if flag.values else None,
         show_default=False,
     )
     return inspect.Parameter(
@@ -79,12 +92,28 @@ def _parameter(flag: Flag, show_default: bool) -> inspect.Parameter:
 
 def switch(*names: str, panel: str, help: str) -> Any:
     """An option without a value."""
-    return typer.Option(*names, rich_help_panel=panel, metavar=_NO_VALUE, show_default=False, help=help)
+    return typer.Option(*names, rich_help_panel=panel, metavar=NO_VALUE, show_default=False, help=help)
 
 
-def valued(*names: str, panel: str, help: str, metavar: str = "DIR") -> Any:
-    """An option with a value."""
-    return typer.Option(*names, metavar=metavar, rich_help_panel=panel, show_default=False, help=help)
+def valued(
+    *names: str, panel: str, help: str, metavar: str = "DIR", completion: Completion | None = None
+) -> Any:
+    """An option with a value; without ``completion`` the shell offers file names."""
+    return typer.Option(
+        *names,
+        metavar=metavar,
+        rich_help_panel=panel,
+        show_default=False,
+        help=help,
+        autocompletion=completion,
+    )
+
+
+def run_argument(help: str, **settings: Any) -> Any:
+    """The argument RUN_DIR."""
+    return typer.Argument(
+        metavar="RUN_DIR", show_default=False, help=help, autocompletion=run_directories, **settings
+    )
 
 
 @contextlib.contextmanager
@@ -103,7 +132,8 @@ ConfigFile = Annotated[
         "--config",
         metavar="YAML",
         panel=RUN,
-        help="Configuration file; flags and environment are stronger.",
+        completion=configurations,
+        help="Configuration file, or the name of a shipped one; flags and environment are stronger.",
     ),
 ]
 NoProgress = Annotated[bool, switch("-q", "--quiet", panel=DISPLAY, help="No progress.")]

@@ -6,9 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
-from tokenswift_cli.cli.app import NoProgress, app, interruptible, switch, valued, with_flags
+from tokenswift_cli.cli.app import (
+    NoProgress,
+    app,
+    interruptible,
+    run_argument,
+    switch,
+    valued,
+    with_flags,
+)
+from tokenswift_cli.cli.help_page import examples
 from tokenswift_cli.flags import DISPLAY, RESUME_FLAGS, given_values
 
 # Where the model lies and runs, and the display: nothing that decides the text can be given.
@@ -20,9 +27,7 @@ VERIFY_FLAGS: Final = tuple(
 
 _checked: Final = partial(valued, panel="What is checked")
 
-_RunDirectory = Annotated[
-    Path, typer.Argument(metavar="RUN_DIR", show_default=False, help="The directory of the run; only read.")
-]
+_RunDirectory = Annotated[Path, run_argument("The directory of the run; only read.")]
 _Range = Annotated[
     str | None,
     _checked(
@@ -67,18 +72,14 @@ _JsonResult = Annotated[
     "Reads the text with the model of the run and makes every choice again, from what stands before it and "
     "the seed. Also checks the files of the run against its checkpoint. Changes nothing, and works while the "
     "run is being written. Exit code 0: all match. 1: a token or file does not. 3: not the model of the run.",
-    epilog="""Examples:
-
-  tokenswift verify runs/novel
-
-  tokenswift verify runs/novel --range 20k:30k
-
-  tokenswift verify runs/novel --sample 500 --sample-seed 7 --from-journal
-
-  tokenswift verify runs/novel -m ./my-model --json
-""",
+    epilog=examples(
+        "tokenswift verify runs/novel",
+        "tokenswift verify runs/novel --range 20k:30k",
+        "tokenswift verify runs/novel --sample 500 --sample-seed 7 --from-journal",
+        "tokenswift verify runs/novel -m ./my-model --json",
+    ),
 )
-@with_flags(VERIFY_FLAGS, show_defaults=False)
+@with_flags(VERIFY_FLAGS)
 def verify(
     *,
     run_dir: _RunDirectory,

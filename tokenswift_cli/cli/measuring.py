@@ -9,6 +9,9 @@ from typing import Annotated, Final
 from tokenswift_cli.bench.settings import DEFAULTS as BENCH
 from tokenswift_cli.bench.settings import PEERS
 from tokenswift_cli.cli.app import ConfigFile, NoProgress, app, interruptible, switch, valued, with_flags
+from tokenswift_cli.cli.completion import run_directories, several_of
+from tokenswift_cli.cli.help_page import examples
+from tokenswift_cli.config import Config
 from tokenswift_cli.engine.settings import METHODS
 from tokenswift_cli.flags import BENCH_FLAGS, DISPLAY, DOCTOR_FLAGS, RUN, given_values
 
@@ -28,10 +31,21 @@ _Tokens = Annotated[
 ]
 _Methods = Annotated[
     str | None,
-    _measured("--methods", metavar="LIST", help=f"Of {','.join(METHODS)} (default: all that can run)."),
+    _measured(
+        "--methods",
+        metavar="LIST",
+        completion=several_of(METHODS),
+        help=f"Of {', '.join(METHODS)} (default all that can run).",
+    ),
 ]
 _Peers = Annotated[
-    str | None, _measured("--peers", metavar="LIST|all|none", help=f"Of {','.join(PEERS)} (default all).")
+    str | None,
+    _measured(
+        "--peers",
+        metavar="LIST|all|none",
+        completion=several_of((*PEERS, "all", "none")),
+        help=f"Of {', '.join(PEERS)} (default all).",
+    ),
 ]
 _Repeats = Annotated[
     str | None,
@@ -56,6 +70,7 @@ _FromRun = Annotated[
     _measured(
         "--from-run",
         metavar="RUN_DIR",
+        completion=run_directories,
         help="Continue this run's text with its settings, from the rows of its key-value journal.",
     ),
 ]
@@ -73,18 +88,14 @@ _JsonResult = Annotated[
     "All methods and peers continue the same text with the same settings and take turns; decoding only. "
     "Our methods must write the same text, or the exit code is 1. Without --prompt the text is Python's "
     "language reference. llama.cpp takes part where llama-cpp-python is installed, for .gguf models.",
-    epilog="""Examples:
-
-  tokenswift bench
-
-  tokenswift bench -p book.txt --prefix-tokens 2k,8k,32k --tokens 128 -o bench.md
-
-  tokenswift bench -m ./my-model --heads heads/my-model --peers none --json
-
-  tokenswift bench --from-run runs/novel --prefix-tokens 20k,60k,100k --peers transformers
-""",
+    epilog=examples(
+        "tokenswift bench",
+        "tokenswift bench -p book.txt --prefix-tokens 2k,8k,32k -n 128 -o bench.md",
+        "tokenswift bench -m ./my-model --heads heads/my-model --peers none --json",
+        "tokenswift bench --from-run runs/novel --prefix-tokens 20k,60k",
+    ),
 )
-@with_flags(BENCH_FLAGS, show_defaults=True)
+@with_flags(BENCH_FLAGS, defaults=Config())
 def bench(
     *,
     prefix_tokens: _PrefixTokens = None,
@@ -134,16 +145,13 @@ _JsonFindings = Annotated[
     "Processor, memory and disk, versions, devices, compiled kernels, caches and models; with -m also what "
     "the model takes and whether a run of --max-tokens (default 100k) fits. Nothing is downloaded. The exit "
     "code is 0 if a run could start, and 1 if something is missing, with what to do about it.",
-    epilog="""Examples:
-
-  tokenswift doctor
-
-  tokenswift doctor -m ./my-model --max-tokens 200k
-
-  tokenswift doctor -m smollm2-135m --json
-""",
+    epilog=examples(
+        "tokenswift doctor",
+        "tokenswift doctor -m ./my-model --max-tokens 200k",
+        "tokenswift doctor -m smollm2-135m --json",
+    ),
 )
-@with_flags(DOCTOR_FLAGS, show_defaults=False)
+@with_flags(DOCTOR_FLAGS)
 def doctor(*, json: _JsonFindings = False, quiet: NoProgress = False, **parameters: object) -> int:
     """``tokenswift doctor``."""
     with interruptible():

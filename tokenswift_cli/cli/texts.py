@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from tokenswift_cli.cli.app import ConfigFile, app, interruptible, switch, with_flags
+from tokenswift_cli.cli.app import ConfigFile, app, interruptible, run_argument, switch, with_flags
+from tokenswift_cli.cli.help_page import examples
+from tokenswift_cli.config import Config
 from tokenswift_cli.errors import UsageError
 from tokenswift_cli.flags import DISPLAY, FLAGS, RESUME_FLAGS, RUN, given_values
 
@@ -27,27 +27,21 @@ _Quiet = Annotated[
     bool, switch("-q", "--quiet", panel=DISPLAY, help="No progress; the same as --progress none.")
 ]
 _Verbose = Annotated[bool, switch("-v", "--verbose", panel=DISPLAY, help="Say more.")]
-_RunDirectory = Annotated[
-    Path, typer.Argument(metavar="RUN_DIR", show_default=False, help="The directory of the run.")
-]
+_RunDirectory = Annotated[Path, run_argument("The directory of the run.")]
 
 
 @app.command(
     help="Write a very long text from a prompt.\n\n"
     "The run is kept in a directory as it grows: Ctrl-C, a crash or a power cut loses at most the "
     "current chunk, and `tokenswift resume` goes on from there with the same text.",
-    epilog="""Examples:
-
-  tokenswift generate -p prompts/novel-opening.txt -n 100k -o runs/novel
-
-  tokenswift generate -c configs/demo.yaml --seed 7
-
-  tokenswift generate -m ./my-model -p prompt.txt -n 20k --temp 0.8 > text.txt
-
-  cat notes.txt | tokenswift generate -p - -n 4096 --stop "THE END"
-""",
+    epilog=examples(
+        "tokenswift generate -c demo --seed 7",
+        "tokenswift generate -p opening.txt -n 100k -o runs/novel",
+        "tokenswift generate -m ./my-model -p opening.txt -n 20k --temp 0.8 > text.txt",
+        'cat notes.txt | tokenswift generate -p - -n 4096 --stop "THE END"',
+    ),
 )
-@with_flags(FLAGS, show_defaults=True)
+@with_flags(FLAGS, defaults=Config())
 def generate(
     *,
     config: ConfigFile = None,
@@ -72,16 +66,13 @@ def generate(
     "A larger --max-tokens extends a finished run. Flags that are not given stay as the run has them. "
     "What decides the text (model, prompt, sampling) must be as it was, or the resume is refused with "
     "exit code 3; speed and display settings may change.",
-    epilog="""Examples:
-
-  tokenswift resume runs/novel
-
-  tokenswift resume runs/novel --max-tokens 200k
-
-  tokenswift resume runs/novel --method autoregressive --threads 8
-""",
+    epilog=examples(
+        "tokenswift resume runs/novel",
+        "tokenswift resume runs/novel --max-tokens 200k",
+        "tokenswift resume runs/novel --method autoregressive --threads 8",
+    ),
 )
-@with_flags(RESUME_FLAGS, show_defaults=False)
+@with_flags(RESUME_FLAGS)
 def resume(
     *,
     run_dir: _RunDirectory,

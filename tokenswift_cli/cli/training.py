@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from tokenswift_cli.cli.app import ConfigFile, app, interruptible, switch, valued, with_flags
+from tokenswift_cli.cli.help_page import examples
 from tokenswift_cli.flags import DISPLAY, RUN
 from tokenswift_cli.training.flags import DATA, TRAINING_FLAGS, given_training_values
+from tokenswift_cli.training.settings import TrainingConfig
 
 _Silent = Annotated[bool, switch("-q", "--quiet", panel=DISPLAY, help="No progress, messages and table.")]
 _HeadsOutput = Annotated[
@@ -50,20 +52,14 @@ _Replace = Annotated[
     help="Train drafting heads for a model: small layers that guess its next tokens, to write faster.\n\n"
     "The model itself stays as it is. It can write its own training text (--self-distill). Text, checkpoints "
     "and log are kept in OUTPUT.training, and the same command again goes on where it stopped.",
-    epilog="""Examples:
-
-  tokenswift train-heads -m ./my-model --data book.txt -o heads/my-model
-
-  tokenswift train-heads -c configs/train-heads-demo.yaml --self-distill -o heads/demo
-
-  tokenswift train-heads --self-distill-only --prompts prompts.txt --work-dir text
-
-  tokenswift train-heads --data text/self-distill --variant linear -o heads/linear
-
-  tokenswift train-heads --convert ./published-checkpoint -o heads/published
-""",
+    epilog=examples(
+        "tokenswift train-heads -m ./my-model --data book.txt -o heads/my-model",
+        "tokenswift train-heads -c train-heads-demo --self-distill -o heads/demo",
+        "tokenswift train-heads --self-distill-only --prompts lines.txt --work-dir text",
+        "tokenswift train-heads --convert ./published-checkpoint -o heads/published",
+    ),
 )
-@with_flags(TRAINING_FLAGS, show_defaults=False)
+@with_flags(TRAINING_FLAGS, defaults=TrainingConfig())
 def train_heads(
     *,
     self_distill: _SelfDistill = False,

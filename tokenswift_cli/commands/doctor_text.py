@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tokenswift_cli.display.wording import size, visible
-from tokenswift_cli.doctor.storage import CONVERTED, FOLDERS, OTHER, CacheEntry, HubModel, Place
+from tokenswift_cli.doctor.storage import CONVERTED, FOLDERS, OTHER, CacheEntry, HubModel, Place, ShippedFiles
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +27,8 @@ _WAYS: Final = {
 }
 # Entries of the Hub's cache that are listed; the JSON form has them all.
 _MOST_MODELS: Final = 12
+# The configuration that the last line suggests.
+_DEMO: Final = "demo"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def sections(findings: Findings) -> list[Section]:
     parts += [
         ("Cache", _cache(findings.cache_place, findings.cache)),
         ("Models", _models(findings)),
+        ("Comes with tokenswift", _shipped(findings.shipped)),
     ]
     if findings.model is not None and findings.run is not None:
         parts += [
@@ -74,6 +77,8 @@ def verdict(findings: Findings) -> str:
             return f"Ready: a run can start, but not one of {findings.run.needs.max_tokens:,} tokens."
         if findings.model is None and findings.demo.remedy is not None:
             return "Ready: a run can start with -m MODEL; the demo model is not installed."
+        if findings.model is None and _DEMO in findings.shipped.configurations:
+            return f"Ready: a run can start. For example: tokenswift generate -c {_DEMO}"
         return "Ready: a run can start."
     count = len(findings.problems)
     return f"Not ready: {count} problem{'' if count == 1 else 's'} to solve first."
@@ -182,15 +187,24 @@ def _speed(kernels: Kernels, paths: ForwardPaths) -> list[tuple[str, str]]:
 def _cache(place: Place, entries: Sequence[CacheEntry]) -> list[tuple[str, str]]:
     total = sum(entry.bytes for entry in entries)
     lines = [("where", _place(place)), ("in it", _bytes(total) if entries else "nothing")]
-    lines += [
-        (CONVERTED, f"{entry.name} ({_bytes(entry.bytes)})") for entry in entries if entry.kind == CONVERTED
-    ]
+    converted = [entry for entry in entries if entry.kind == CONVERTED]
+    for index, entry in enumerate(converted):
+        lines.append(("" if index else CONVERTED, f"{_converted(entry.name)} ({_bytes(entry.bytes)})"))
     for kind in (*FOLDERS.values(), OTHER):
         chosen = [entry for entry in entries if entry.kind == kind]
         if chosen and kind != CONVERTED:
             total = sum(entry.bytes for entry in chosen)
             lines.append((kind, f"{len(chosen)} file{'' if len(chosen) == 1 else 's'} ({_bytes(total)})"))
     return lines
+
+
+def _converted(name: str) -> str:
+    """The file's name and the type of its weights, out of the name of its folder in the cache."""
+    stem, _, rest = name.rpartition("-transformers")
+    parts = stem.rsplit("-", 2)
+    return (
+        f"{parts[0]} in {parts[2]}, for transformers {rest.rpartition('-')[0]}" if len(parts) == 3 else name
+    )
 
 
 def _models(findings: Findings) -> list[tuple[str, str]]:
@@ -204,6 +218,12 @@ def _models(findings: Findings) -> list[tuple[str, str]]:
     if not hub.models:
         return [*lines, ("Hub cache", f"no models in {hub.directory}")]
     return [*lines, ("Hub cache", hub.directory), *_hub_models(hub.models)]
+
+
+def _shipped(shipped: ShippedFiles) -> list[tuple[str, str]]:
+    lines = [("configurations", ", ".join(shipped.configurations) or "none")]
+    lines.append(("prompts", shipped.prompts or "none"))
+    return lines + [("" if index else "heads", path) for index, path in enumerate(shipped.heads or ("none",))]
 
 
 def _hub_models(models: Sequence[HubModel]) -> Iterator[tuple[str, str]]:

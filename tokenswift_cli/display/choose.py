@@ -61,7 +61,9 @@ def open_display(
     else:
         from tokenswift_cli.display.dashboard import Dashboard
 
-        status = Dashboard(stderr, no_color=bool(environ.get("NO_COLOR")))
+        # The console's font has no more than 512 characters.
+        plain_glyphs = environ.get("TERM") == "linux"
+        status = Dashboard(stderr, no_color=bool(environ.get("NO_COLOR")), plain_glyphs=plain_glyphs)
     return status if sink is None else _WithText(status, sink)
 
 

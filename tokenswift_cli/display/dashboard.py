@@ -13,10 +13,13 @@ from typing import TextIO
 from rich.text import Text
 
 from tokenswift_cli.display.base import Display, LineWriter
-from tokenswift_cli.display.frame import ALARM, FAINT, STRONG, frame
+from tokenswift_cli.display.cells import text_cells
+from tokenswift_cli.display.frame import frame
+from tokenswift_cli.display.glyphs import PLAIN_GLYPHS
+from tokenswift_cli.display.lines import ALARM, FAINT, PLAIN, STRONG, wrapped
 from tokenswift_cli.display.region import TerminalRegion, in_foreground, terminal_size
 from tokenswift_cli.display.run_view import RunView
-from tokenswift_cli.display.wording import finished_headline, summary, unfinished, visible
+from tokenswift_cli.display.wording import finished_headline, report_command, summary, unfinished, visible
 from tokenswift_cli.events import Event, LoopDetected, Notice
 
 REDRAWS_PER_SECOND = 4.0
@@ -36,6 +39,7 @@ class Dashboard(Display):
         stream: TextIO,
         *,
         no_color: bool = False,
+        plain_glyphs: bool = False,
         redraws_per_second: float = REDRAWS_PER_SECOND,
         clock: Callable[[], float] = time.monotonic,
         size: Callable[[], tuple[int, int]] | None = None,
@@ -43,7 +47,12 @@ class Dashboard(Display):
         self._stream = stream
         self._clock = clock
         self._size = size or (lambda: terminal_size(stream))
-        self._region = TerminalRegion(LineWriter(stream).raw, self._size, no_color=no_color)
+        self._region = TerminalRegion(
+            LineWriter(stream).raw,
+            self._size,
+            no_color=no_color,
+            glyphs=PLAIN_GLYPHS if plain_glyphs else None,
+        )
         self._view = RunView(opened_at=clock())
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -61,10 +70,9 @@ class Dashboard(Display):
         with self._lock:
             self._view.apply(event, self._clock())
             if isinstance(event, LoopDetected):
-                self._lasting(Text.assemble(("warning: ", ALARM), visible(event.message)))
+                self._lasting("warning", event.message)
             elif isinstance(event, Notice):
-                style = ALARM if event.level == "warning" else FAINT
-                self._lasting(Text.assemble((f"{event.level}: ", style), visible(event.message)))
+                self._lasting(event.level, event.message)
 
     def draw(self) -> None:
         """Paint the present state."""
@@ -89,8 +97,12 @@ class Dashboard(Display):
         with self._lock:
             self._region.print_above(closing_lines(self._view, self._size()[0]))
 
-    def _lasting(self, line: Text) -> None:
-        self._region.print_above([line])
+    def _lasting(self, level: str, message: str) -> None:
+        first, *more = wrapped(f"{level}: {visible(message)}", self._size()[0])
+        head = f"{level}:"
+        style = ALARM if level == "warning" else FAINT
+        lines = [Text.assemble((first[: len(head)], style), first[len(head) :]), *map(Text, more)]
+        self._region.print_above(lines)
         self.draw()
 
     def _redraw(self, seconds: float) -> None:
@@ -117,12 +129,14 @@ def closing_lines(view: RunView, columns: int) -> list[Text]:
     """What remains on the terminal: the result, or where the run is if it did not finish.
 
     A terminal of fewer than 40 columns would break a table within its words: there it is only the
-    headline, the run directory and the command, each whole and alone on its line.
+    headline, the run directory and the commands, each whole and alone on its line.
     """
     if view.finished is not None:
-        headline = [Text(finished_headline(view.finished), style=STRONG)]
-        rows, indent = summary(view.finished), "  "
-        essential = [view.finished.run_dir, view.finished.resume_command]
+        finished = view.finished
+        headline = [Text(finished_headline(finished), style=STRONG)]
+        rows, indent = summary(finished), "  "
+        report = report_command(finished.run_dir) if finished.tokens > 0 else None
+        essential = [finished.run_dir, report, finished.resume_command]
     elif view.started is not None:
         headline, rows, indent = [], unfinished(view.started), ""
         essential = [value for _, value in rows]
@@ -130,6 +144,14 @@ def closing_lines(view: RunView, columns: int) -> list[Text]:
         return []
     if columns < LEAST_SUMMARY_COLUMNS:
         return headline + [Text(visible(value)) for value in essential if value is not None]
-    return headline + [
-        Text.assemble((f"{indent}{label:<15}", FAINT), visible(value)) for label, value in rows
-    ]
+    return headline + [line for label, value in rows for line in _closing_row(indent, label, value, columns)]
+
+
+def _closing_row(indent: str, label: str, value: str, columns: int) -> list[Text]:
+    """Label and value; where they do not fit, the value alone, so that a command is not broken within."""
+    value = visible(value)
+    line = Text.assemble((f"{indent}{label:<15}", FAINT), (value, PLAIN))
+    if text_cells(line.plain) <= columns:
+        return [line]
+    room = " " * max(0, min(2 * len(indent), columns - text_cells(value)))
+    return [Text(f"{indent}{label}", style=FAINT), Text(f"{room}{value}")]

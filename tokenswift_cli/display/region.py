@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
+from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-ERASE_LINE, ERASE_BELOW = "\x1b[2K", "\x1b[J"
+from tokenswift_cli.display.cells import text_cells
+
+ERASE_RIGHT, ERASE_BELOW = "\x1b[K", "\x1b[J"
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
@@ -41,6 +44,7 @@ class TerminalRegion:
         write: takes the characters for the terminal; one call per picture.
         size: gives (columns, lines) of the terminal now.
         no_color: bold and faint remain, colours do not.
+        glyphs: what to write instead of some characters, as wide as they are; for ``str.translate``.
     """
 
     def __init__(
@@ -49,29 +53,35 @@ class TerminalRegion:
         size: Callable[[], tuple[int, int]],
         *,
         no_color: bool,
+        glyphs: Mapping[int, str] | None = None,
     ) -> None:
         self._write = write
         self._size = size
-        # Rich only turns styles into escape sequences here, whatever it thinks of the terminal.
-        self._console = Console(
-            file=io.StringIO(),
-            force_terminal=True,
-            color_system="standard",
-            legacy_windows=False,
-            no_color=no_color,
-            highlight=False,
-            emoji=False,
-            markup=False,
-        )
+        self._no_color = no_color
+        self._glyphs = glyphs or {}
+        # Rich only knows the styles here, whatever it thinks of the terminal.
+        self._console = Console(file=io.StringIO(), highlight=False, emoji=False, markup=False)
         self._widths: list[int] = []
+        self._painted: list[tuple[Text, str]] = []  # the last picture's lines, as they are and as written
+        self._columns = 0
 
     def paint(self, lines: Sequence[Text]) -> None:
         """Replace the picture."""
-        # A line is erased before it is written: after a full line the cursor still stands on its
-        # last column, and erasing would take that character away.
-        body = "".join(f"{ERASE_LINE}{self._styled(line)}\n" for line in lines)
+        columns, _ = self._size()
+        # Written over the old line, not erased before: nothing flickers. After a full line the cursor
+        # still stands on its last column, and erasing would take that character away.
+        before = self._painted if columns == self._columns else []
+        # Most lines are what they were: they are written again, so that the picture heals where something
+        # else has written into it, but not made again.
+        painted = [(line, self._in_place(line, columns)) for line in lines[len(before) :]]
+        painted = [
+            (line, shown if (old, old.style) == (line, line.style) else self._in_place(line, columns))
+            for line, (old, shown) in zip(lines, before, strict=False)
+        ] + painted
+        body = "".join(f"{shown}\n" for _, shown in painted)
         self._write(self._to_top() + body + ERASE_BELOW)
-        self._widths = [line.cell_len for line in lines]
+        self._widths = [text_cells(line.plain) for line in lines]
+        self._painted, self._columns = painted, columns
 
     def print_above(self, lines: Sequence[Text]) -> None:
         """Write lasting lines where the picture stands; the next picture comes below them."""
@@ -91,7 +101,27 @@ class TerminalRegion:
         rows = min(rows, lines - 1)
         return f"\r\x1b[{rows}A" if rows else "\r"
 
+    def _in_place(self, line: Text, columns: int) -> str:
+        """The line, and nothing of what stood there before."""
+        *parts, (last, last_styled) = self._styled_parts(line) or [("", "")]
+        start = "".join(styled for _, styled in parts)
+        width = text_cells(line.plain)
+        if width != len(line.plain):
+            # Terminals differ in the width of such characters: the border goes where it belongs.
+            start += f"{ERASE_RIGHT}\x1b[{width - text_cells(last) + 1}G"
+        return start + last_styled + (ERASE_RIGHT if width < columns else "")
+
     def _styled(self, line: Text) -> str:
-        with self._console.capture() as captured:
-            self._console.print(line, soft_wrap=True, end="")
-        return captured.get()
+        return "".join(styled for _, styled in self._styled_parts(line))
+
+    def _styled_parts(self, line: Text) -> list[tuple[str, str]]:
+        """The line's pieces, each as it is and with its escape sequences."""
+        parts = []
+        for text, style, _ in line.render(self._console):
+            shown = text.translate(self._glyphs) if self._glyphs else text
+            if style is None:
+                parts.append((shown, shown))
+            else:
+                style = style.without_color if self._no_color else style
+                parts.append((shown, style.render(shown, color_system=ColorSystem.STANDARD)))
+        return parts

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from rich.cells import get_character_cell_size
-
+from tokenswift_cli.display.cells import character_cells, text_cells
 from tokenswift_cli.display.wording import visible
 
 KEEP_CHARACTERS = 4096
 KEEP_LINES = 64
 
-# Selectors that ask for the text or the picture form of the character before: terminals differ in
-# the width they give the pair, so they are left out.
-_WITHOUT_SELECTORS = {0xFE0E: None, 0xFE0F: None}
+# Selectors of the text or picture form and of a skin tone: terminals differ in the width they give to
+# them with the character before, so they are left out.
+_WITHOUT_SELECTORS = dict.fromkeys([0xFE0E, 0xFE0F, *range(0x1F3FB, 0x1F400)])
 
 
 class TextTail:
@@ -58,7 +57,7 @@ class TextTail:
                 if self._line or (self._done and self._done[-1]):  # one blank line, not many
                     self._end_line(self._line, "")
                 continue
-            cells = get_character_cell_size(character)
+            cells = character_cells(character)
             if self._cells + cells > self._width:
                 if character == " ":  # a space that does not fit is the line end
                     self._end_line(self._line, "")
@@ -78,4 +77,4 @@ class TextTail:
     def _end_line(self, line: str, rest: str) -> None:
         self._done.append(line)
         self._line = rest
-        self._cells = sum(get_character_cell_size(character) for character in rest)
+        self._cells = text_cells(rest)

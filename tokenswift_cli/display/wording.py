@@ -34,6 +34,19 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def about(seconds: float | None) -> str:
+    """A time that is only estimated, no finer than it can be known: 45s, 3m20s, 21m, 3h05m, 2d04h."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return "-"
+    if seconds < 60:
+        return duration(seconds)
+    if seconds < 600:
+        return duration(round(seconds / 10) * 10)
+    if seconds < 3570:
+        return f"{round(seconds / 60)}m"
+    return duration(round(seconds / 300) * 300)
+
+
 def size(number_of_bytes: int) -> str:
     """Bytes as MiB below one GiB, else GiB; "-" for 0 (not measured)."""
     if number_of_bytes <= 0:
@@ -45,6 +58,16 @@ def size(number_of_bytes: int) -> str:
 def number(value: float | None, digits: int) -> str:
     """A fixed number of digits after the point; "-" if unknown or not finite."""
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def speed(tokens_per_second: float | None) -> str:
+    """61.2, and 0.35 where one digit would say little; "-" if unknown."""
+    return number(tokens_per_second, 2 if tokens_per_second is not None and tokens_per_second < 1 else 1)
+
+
+def percent(share: float) -> str:
+    """85%; <1% for what is there but rounds to nothing."""
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def visible(text: str, *, line_end: str = "\N{SYMBOL FOR NEWLINE}") -> str:
@@ -89,8 +112,8 @@ def summary(finished: RunFinished) -> list[tuple[str, str]]:
         tokens += f" ({finished.session_tokens:,} in this session)"
     lines = [("run directory", finished.run_dir), ("tokens", tokens)]
     if finished.tokens_per_second is not None:
-        speed = f"{number(finished.tokens_per_second, 1)} tok/s over {duration(finished.decode_seconds)}"
-        lines.append(("speed", speed))
+        rate = speed(finished.tokens_per_second)
+        lines.append(("speed", f"{rate} tok/s over {duration(finished.decode_seconds)}"))
     if finished.acceptance_rate is not None:
         length = number(finished.mean_acceptance_length, 1)
         lines.append(
@@ -100,9 +123,16 @@ def summary(finished: RunFinished) -> list[tuple[str, str]]:
         lines.append(("distinct-1..4", "  ".join(number(share, 2) for share in finished.distinct)))
     if finished.peak_process_bytes > 0:
         lines.append(("peak memory", size(finished.peak_process_bytes)))
+    if finished.tokens > 0:
+        lines.append(("report", report_command(finished.run_dir)))
     if finished.resume_command is not None:
         lines.append((_NEXT.get(finished.finish_reason, _RESUME), finished.resume_command))
     return lines
+
+
+def report_command(run_dir: str) -> str:
+    """The command that shows the run as a page, quoted for a shell."""
+    return f"tokenswift report {shlex.quote(run_dir)}"
 
 
 def unfinished(started: RunStarted) -> list[tuple[str, str]]:

@@ -20,10 +20,12 @@ from tokenswift_cli.doctor.storage import (
     DemoModel,
     HubCache,
     Place,
+    ShippedFiles,
     cache_entries,
     demo_model,
     hub_cache,
     place,
+    shipped_files,
 )
 from tokenswift_cli.errors import TokenSwiftError
 from tokenswift_cli.machine import Machine, this_machine, usable_cores
@@ -43,6 +45,7 @@ class Findings:
         devices, kernels, paths: what computes; None if torch or transformers cannot be imported.
         run_place, cache_place: where is written to.
         cache, hub, demo: models and what was made of them.
+        shipped: what came with tokenswift.
         default_model: what a run without ``--model`` uses.
         model, run: the model asked about, and a run with it.
         problems: what keeps a run from starting, each with what to do; empty if one could start.
@@ -61,6 +64,7 @@ class Findings:
     cache: tuple[CacheEntry, ...]
     hub: HubCache | None
     demo: DemoModel
+    shipped: ShippedFiles
     default_model: str
     model: ModelFacts | None
     run: RunNeed | None
@@ -159,6 +163,7 @@ def examine(
         cache=cache_entries(),
         hub=hub,
         demo=demo,
+        shipped=shipped_files(),
         default_model=default_model,
         model=model,
         run=run,

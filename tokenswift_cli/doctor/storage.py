@@ -12,6 +12,7 @@ from tokenswift_cli.cache_dir import cache_directory
 from tokenswift_cli.config import DEMO_MODEL
 from tokenswift_cli.errors import ModelError
 from tokenswift_cli.preflight import free_disk
+from tokenswift_cli.shipped import HEADS, PROMPTS, configuration_names, shipped_directory
 
 CONVERTED: Final = "converted model"
 KERNELS: Final = "compiled kernels"
@@ -79,6 +80,21 @@ class DemoModel:
     remedy: str | None
 
 
+@dataclass(frozen=True)
+class ShippedFiles:
+    """What came with tokenswift.
+
+    Attributes:
+        configurations: their names, for ``--config``.
+        prompts: the directory of prompts; None if this installation lacks it.
+        heads: directories of drafting heads, for ``--heads``.
+    """
+
+    configurations: tuple[str, ...]
+    prompts: str | None
+    heads: tuple[str, ...]
+
+
 def place(path: Path) -> Place:
     """Look at where ``path`` is or will be."""
     path = path.expanduser().absolute()
@@ -142,6 +158,17 @@ def demo_model() -> DemoModel:
         return DemoModel(DEMO_MODEL, str(demo_gguf_path()), None)
     except ModelError as error:
         return DemoModel(DEMO_MODEL, None, str(error))
+
+
+def shipped_files() -> ShippedFiles:
+    """Look at what came with tokenswift."""
+    prompts, heads = shipped_directory(PROMPTS), shipped_directory(HEADS)
+    found = [] if heads is None else [path for path in _listed(heads) if (path / "config.json").is_file()]
+    return ShippedFiles(
+        configurations=configuration_names(),
+        prompts=None if prompts is None else str(prompts),
+        heads=tuple(map(str, found)),
+    )
 
 
 def _is_loadable(names: set[str]) -> bool:

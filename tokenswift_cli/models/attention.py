@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models.kv_cache import KeyValueCache
@@ -124,18 +124,31 @@ def attending(step: AttentionStep) -> Iterator[None]:
         _current.reset(token)
 
 
+def stock_implementation(model: PreTrainedModel) -> str:
+    """The name of transformers' own attention that computes all that ``model`` asks for."""
+    return "sdpa" if model._supports_sdpa else "eager"
+
+
+def unknown_keywords(keywords: Mapping[str, object]) -> list[str]:
+    """What a layer asks of its attention that may change the result beyond what is computed here."""
+    return [
+        name
+        for name, given in keywords.items()
+        if given is not None and given is not False and name not in _HARMLESS_KEYWORDS
+    ]
+
+
 def refuse_unknown_keywords(module: nn.Module, keywords: Mapping[str, object]) -> None:
     """Refuse what a layer asks of its attention beyond what is computed here.
 
     Raises:
         UnsupportedModelError: a keyword is given that may change the result.
     """
-    for name, given in keywords.items():
-        if given is not None and given is not False and name not in _HARMLESS_KEYWORDS:
-            raise UnsupportedModelError(
-                f"{type(module).__name__} asks for attention with {name!r}, which is not supported exactly. "
-                "Use another model."
-            )
+    for name in unknown_keywords(keywords):
+        raise UnsupportedModelError(
+            f"{type(module).__name__} asks for attention with {name!r}, which is not supported exactly. "
+            "Use another model."
+        )
 
 
 def cached_attention(
@@ -147,6 +160,8 @@ def cached_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **keywords: object,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls for every layer.
@@ -160,6 +175,8 @@ def cached_attention(
         scaling: factor on the scores; 1/sqrt(key size) when None.
         dropout: 0; this is inference.
         sliding_window: keys a row sees at most, itself included.
+        softcap: scores become ``softcap * tanh(score / softcap)`` (Gemma 2).
+        s_aux: [query heads], the score of an attention sink that takes its share and has no value (GPT-OSS).
         keywords: anything else must be harmless or None.
 
     Returns:
@@ -186,13 +203,15 @@ def cached_attention(
     if step.queries is not None:
         step.queries[layer] = folded.view(kv_heads, group, rows, size)
     keys, values = cache.keys(layer), cache.values(layer)
-    if query.device.type == "cpu" and query.dtype == torch.float32 and group * rows <= _NATIVE_ROWS:
+    plain = softcap is None and s_aux is None
+    if plain and query.device.type == "cpu" and query.dtype == torch.float32 and group * rows <= _NATIVE_ROWS:
         kernel = load().kernel
         if kernel is not None:
             return kernel.attend_heads(query[0], keys, values, start, step.visibility, scale, sliding_window)[
                 None
             ], None
-    output = _attend(step, folded, keys, values, start, rows, group, scale, sliding_window)
+    sinks = None if s_aux is None else s_aux.float().view(kv_heads, group).repeat_interleave(rows, dim=1)
+    output = _attend(step, folded, keys, values, start, rows, group, scale, sliding_window, softcap, sinks)
     return output.view(1, heads, rows, -1).transpose(1, 2), None
 
 
@@ -206,8 +225,12 @@ def _attend(
     group: int,
     scale: float,
     window: int | None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """[KV heads, group * T, value size] from the cache's segments and the masked rest.
+
+    ``sinks`` is float32 [KV heads, group * T]: scores that take part in the softmax and have no value.
 
     Where the cache stores another type than the query's, all is computed in the one that holds both (float32
     for float16 keys and float32 or bfloat16 queries), and only the result is of the query's type.
@@ -225,15 +248,23 @@ def _attend(
     single = rows == 1 and window is None
     mask = None if single else step.mask(first, group, window, query.dtype)
     output, weight = _attention_part(
-        query[None], keys[None, :, first:end].to(dtype), values[None, :, first:end].to(dtype), mask, scale
+        query[None],
+        keys[None, :, first:end].to(dtype),
+        values[None, :, first:end].to(dtype),
+        mask,
+        scale,
+        softcap,
     )
     for last, part in _parts(query, keys, values, segments):
-        outputs, weights = _attention_part(*part, None, scale)
+        outputs, weights = _attention_part(*part, None, scale, softcap)
         outputs, weights = torch.cat([outputs, output]), torch.cat([weights, weight])
         shares = torch.softmax(weights, dim=0).unsqueeze(-1).to(output.dtype)
         output = (outputs * shares).sum(dim=0, keepdim=True)
-        if not last:
+        if not last or sinks is not None:
             weight = torch.logsumexp(weights, dim=0, keepdim=True)
+    if sinks is not None:
+        # The keys' share of a softmax over keys and sink.
+        output = output * torch.sigmoid(weight.float() - sinks).unsqueeze(-1).to(output.dtype)
     return output[0].to(asked)
 
 
@@ -265,7 +296,12 @@ def _parts(
 
 
 def _attention_part(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention over one set of keys, with the log-sum-exp of its scores for the merge.
 
@@ -274,20 +310,27 @@ def _attention_part(
         keys: [B, heads, N, key size].
         values: [B, heads, N, value size].
         mask: additive [R, N], or None.
+        scale: factor on the scores.
+        softcap: bound of the scores, reached by tanh; None for none.
 
     Returns:
         output [B, heads, R, value size] and float32 log-sum-exp [B, heads, R].
     """
-    if query.device.type == "cpu" and keys.shape[-1] == values.shape[-1]:
+    if softcap is None and query.device.type == "cpu" and keys.shape[-1] == values.shape[-1]:
         output, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, keys, values, attn_mask=None if mask is None else mask[None, None], scale=scale
         )
         return output, weight
-    return _portable_attention_part(query, keys, values, mask, scale)
+    return _portable_attention_part(query, keys, values, mask, scale, softcap)
 
 
 def _portable_attention_part(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As :func:`_attention_part`, from plain operators on any device, with bounded memory."""
     rows = max(1, _MAX_SCORES // max(1, query.shape[0] * query.shape[1] * keys.shape[2]))
@@ -295,6 +338,8 @@ def _portable_attention_part(
     for first in range(0, query.shape[2], rows):
         piece = slice(first, first + rows)
         scores = (query[:, :, piece] * scale @ keys.transpose(-1, -2)).float()
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
         if mask is not None:
             scores += mask[piece]
         weight = torch.logsumexp(scores, dim=-1)

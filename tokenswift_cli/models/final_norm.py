@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tokenswift_cli.errors import UnsupportedModelError
+from tokenswift_cli.models.attention import stock_implementation
 
 _CHECK_TOKENS = 4
 
@@ -106,7 +107,7 @@ def _observe(model: PreTrainedModel) -> tuple[Tensor, list[tuple[nn.Module, Tens
     attention = model.config._attn_implementation
     try:
         if attention is not None and not attention.startswith(_STOCK_ATTENTION):
-            model.set_attn_implementation("sdpa")
+            model.set_attn_implementation(stock_implementation(model))
         logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
     finally:
         if model.config._attn_implementation != attention:

@@ -24,6 +24,7 @@ from tokenswift_cli.models.checkpoint import CONFIG_NAME, PICKLE_SUFFIXES, WEIGH
 from tokenswift_cli.models.heads import DraftHeads, HeadsShape
 from tokenswift_cli.models.heads_writing import FORMAT, FORMAT_VERSION, write_heads_directory
 from tokenswift_cli.models.identity import ModelIdentity
+from tokenswift_cli.shipped import HEADS, namesake
 
 # A larger file is not one of ours.
 _CONFIG_BYTES = 4 * 2**20
@@ -131,7 +132,10 @@ def read_heads_config(directory: Path) -> dict[str, Any]:
     """
     path = directory / CONFIG_NAME
     if not directory.is_dir():
-        raise HeadsError(f"There is no heads directory {directory}. Give the one that `train-heads` wrote.")
+        raise HeadsError(
+            f"There is no heads directory {directory}. Give the one that `train-heads` wrote."
+            f"{namesake(HEADS, directory)}"
+        )
     if not path.is_file():
         raise HeadsError(f"{directory} is not a heads directory: it has no {CONFIG_NAME}.")
     try:

@@ -22,9 +22,10 @@ from tokenswift_cli.models.decoder import SWITCH, Decoder, choose_decoder
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
 from tokenswift_cli.models.kv_cache import KeyValueCache
 from tokenswift_cli.models.kv_layout import KeyValueLayout
+from tokenswift_cli.models.layer_check import asked_windows
 from tokenswift_cli.models.memory import free_memory
 from tokenswift_cli.models.native_decoder import NativeDecoder
-from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
+from tokenswift_cli.models.support import refuse, refuse_unknown_layers, refuse_unseen_state
 
 # Two correct float32 computations of the same logits differ by far less than this share of their size.
 _CHECK_TOLERANCE = 1e-2
@@ -257,19 +258,34 @@ class Target:
         token_ids = [(7 * i + 3) % self.vocabulary_size for i in range(count)]
         ids = torch.tensor([token_ids], device=self.device)
         if self.model.config._attn_implementation == attention.NAME:
-            self.model.set_attn_implementation("sdpa")
-        expected = self.model(input_ids=ids, use_cache=False).logits[0]
+            self.model.set_attn_implementation(attention.stock_implementation(self.model))
+        try:
+            expected = self.model(input_ids=ids, use_cache=False).logits[0]
+        except (AttributeError, KeyError, TypeError, ValueError) as fault:
+            raise UnsupportedModelError(
+                f"{name} does not run on token ids alone ({type(fault).__name__}: {fault}). "
+                "Use another model."
+            ) from fault
         self.model.set_attn_implementation(attention.NAME)
         if self.model.config._attn_implementation != attention.NAME:
             raise UnsupportedModelError(
                 f"{name} does not use transformers' attention interface, so its cache cannot be driven. "
                 "Use another model."
             )
+        half = count // 2
+        asked = asked_windows(self.model, ids[:, :half])
+        if isinstance(asked, str):
+            refuse(name, asked)
+        refuse_unseen_state(name, text_config, len(asked))
+        self.model.set_attn_implementation(attention.NAME)
         self._decoder, path = choose_decoder(self.model, gguf, keep_model)
         cache = KeyValueCache(count)
-        half = count // 2
         self._forward(cache, token_ids[:half], 0)
-        refuse_unseen_state(name, text_config, cache.layers, self._windows)
+        if self._windows != {window for window in asked.values() if window is not None}:
+            raise UnsupportedModelError(
+                f"{name} has other windows than the path that was chosen for it ({path}), so its text would "
+                f"not be exact. Set {SWITCH}=generic."
+            )
         cache.length = half
         # A tree: every second node is a sibling that must not be seen by the path.
         nodes = [token for token in token_ids[half:] for _ in range(2)]

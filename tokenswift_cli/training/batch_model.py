@@ -19,7 +19,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from tokenswift_cli.errors import UnsupportedModelError
 from tokenswift_cli.models.attention import refuse_unknown_keywords
 from tokenswift_cli.models.final_norm import capturing, final_norm_of
-from tokenswift_cli.models.support import refuse_unknown_layers, refuse_unseen_state
+from tokenswift_cli.models.layer_check import asked_windows
+from tokenswift_cli.models.support import refuse, refuse_unknown_layers, refuse_unseen_state
 
 NAME = "tokenswift_lanes"
 
@@ -29,12 +30,10 @@ class _Lanes:
 
     Attributes:
         length: tokens read so far, the same for all lanes.
-        windows: sliding windows that layers asked for.
     """
 
     def __init__(self, capacity: int) -> None:
         self.length = 0
-        self.windows: set[int] = set()
         self._capacity = capacity
         self._stores: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -84,7 +83,6 @@ def lanes_attention(
     refuse_unknown_keywords(module, keywords)
     keys, values = lanes.append(int(module.layer_idx), key, value)  # type: ignore[arg-type]
     if sliding_window is not None:
-        lanes.windows.add(sliding_window)
         keys, values = keys[:, :, -sliding_window:], values[:, :, -sliding_window:]
     batch, heads, _, size = query.shape
     # Query heads that share a key-value head become rows of one matrix.
@@ -146,10 +144,15 @@ class BatchModel:
         count = min(8, self.vocabulary_size)
         ids = torch.arange(2 * count, device=self.device).view(2, count) * 7 % self.vocabulary_size
         expected = self.model(input_ids=ids, use_cache=False).logits[:, -1].float()
+        before = self.model.config._attn_implementation
+        asked = asked_windows(self.model, ids[:1])
+        self.model.set_attn_implementation(before)
+        if isinstance(asked, str):
+            refuse(name, asked)
         with self.reading(count) as reader:
             for column in range(count):
                 logits, _ = reader.read(ids[:, column])
-            refuse_unseen_state(name, config, reader.layers, reader.windows)
+            refuse_unseen_state(name, config, reader.layers)
         error = (logits.float() - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
         if not error <= (1e-2 if expected.dtype == self.model.dtype else 0.1):
             raise UnsupportedModelError(
@@ -169,11 +172,6 @@ class LaneReader:
     def layers(self) -> int:
         """Layers that called the attention function."""
         return self._lanes.layers
-
-    @property
-    def windows(self) -> set[int]:
-        """Sliding windows that layers asked for."""
-        return self._lanes.windows
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from typing import Final
 from tokenswift_cli.coerce import CoercionError
 from tokenswift_cli.errors import ConfigError
 from tokenswift_cli.options import ENVIRONMENT
+from tokenswift_cli.shipped import configuration_file
 from tokenswift_cli.training.flags import training_flag_name
 from tokenswift_cli.training.rules import TRAINING_CROSS_RULES, TRAINING_TABLE
 from tokenswift_cli.training.settings import TrainingConfig
@@ -37,7 +38,7 @@ def resolve_training(
 
     Args:
         cli: values of the flags by dotted key, as text; None means that the flag was not given.
-        yaml_path: the configuration file, if any.
+        yaml_path: the configuration file, if any, or the name of one that is shipped.
         environ: the environment, ``os.environ`` by default; an empty variable counts as not set.
 
     Raises:
@@ -49,7 +50,7 @@ def resolve_training(
     subjects: dict[str, str] = {}
     broken: set[str] = set()
     for layer in (
-        _yaml_layer(yaml_path, problems) if yaml_path else [],
+        _yaml_layer(configuration_file(yaml_path), problems) if yaml_path else [],
         _environment_layer(environ),
         [_Given(path, value, training_flag_name(path)) for path, value in cli.items() if value is not None],
     ):

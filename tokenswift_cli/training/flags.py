@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tokenswift_cli.config import DTYPES
-from tokenswift_cli.flags import MODEL, Flag
+from tokenswift_cli.flags import DEVICES, DTYPE_HELP, MODEL, Flag, choice
 from tokenswift_cli.training.settings import HEAD_VARIANTS
 
 DATA: Final = "What the heads learn from"
@@ -17,14 +17,16 @@ TRAINING_FLAGS: Final = (
          "that the model wrote; may be repeated.", "PATH", repeatable=True),
     Flag("self_distill.prompts", ("--prompts",), DATA, "Prompts for --self-distill, one a line.", "FILE"),
     Flag("self_distill.tokens", ("--self-distill-tokens",), DATA, "Tokens to write: 200k, 1.5M.", "N"),
-    Flag("heads.variant", ("--variant",), TRAINING,
-         "As in the paper, or also seeing the token drafted before.", "|".join(HEAD_VARIANTS)),
+    choice("heads.variant", "--variant", TRAINING,
+           "As in the paper, or also seeing the token drafted before.", HEAD_VARIANTS),
     Flag("heads.count", ("--head-count",), TRAINING, "Number of heads.", "N"),
-    Flag("training.steps", ("--steps",), TRAINING, "Optimizer steps.", "N"),
+    Flag("training.steps", ("--steps",), TRAINING, "Optimizer steps; 0: as many as the epochs need.",
+         "N"),
     Flag("training.seed", ("--seed",), TRAINING, "Of first weights, order, and held-out text.", "N"),
     Flag("model.name", ("-m", "--model"), MODEL, "As in `tokenswift generate`.", "MODEL"),
-    Flag("model.device", ("--device",), MODEL, "auto, cpu, cuda, cuda:1 or mps.", "DEVICE"),
-    Flag("model.dtype", ("--dtype",), MODEL, "Number format of the weights.", "|".join(DTYPES)),
+    Flag("model.device", ("--device",), MODEL, "auto, cpu, cuda, cuda:1 or mps.", "DEVICE",
+         DEVICES),
+    choice("model.dtype", "--dtype", MODEL, DTYPE_HELP, DTYPES, metavar="TYPE"),
     Flag("model.threads", ("--threads",), MODEL, "CPU threads; 0 chooses.", "N"),
     Flag("model.offline", ("--offline",), MODEL, "Never ask the Hub; use what is on this machine."),
     Flag("model.trust_remote_code", ("--trust-code",), MODEL, "Run Python code that comes with the model."),

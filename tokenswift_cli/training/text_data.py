@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tokenswift_cli.config_rules import not_model_text
 from tokenswift_cli.errors import TrainingDataError
+from tokenswift_cli.shipped import PROMPTS, namesake
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -162,7 +163,9 @@ def _read(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise TrainingDataError(f"The file {path} does not exist. Check the path.") from None
+        raise TrainingDataError(
+            f"The file {path} does not exist. Check the path.{namesake(PROMPTS, path)}"
+        ) from None
     except OSError as error:
         raise TrainingDataError(
             f"{path} cannot be read: {error.strerror or error}. Check the path."
