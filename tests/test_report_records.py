@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from report_samples import CHUNK, record
 
@@ -70,6 +70,7 @@ def test_a_record_that_lies_about_its_place_is_dropped_and_counted(tokens: objec
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
+@example(b"\r")
 def test_any_bytes_are_read(data: bytes) -> None:
     found = read_records(data + lines(record(1)), last_chunk=1, token_count=CHUNK)
     assert len(found.chunks) <= 1

@@ -65,7 +65,8 @@ def read_records(data: bytes, *, last_chunk: int, token_count: int) -> Records:
         last_chunk: number of the last chunk of the run.
         token_count: generated tokens of the run; no record may reach beyond.
     """
-    lines = whole_records(data, last_chunk).splitlines()
+    # Not splitlines: a carriage return is space within a record.
+    lines = whole_records(data, last_chunk).split(b"\n")[:-1]
     chunks: list[ChunkRecord] = []
     before = 0
     for line in lines:
