@@ -65,6 +65,8 @@ def test_good_files_are_read_whole(tmp_path) -> None:
 def test_prompts_are_lines(tmp_path) -> None:
     (tmp_path / "p.txt").write_bytes("Once upon\r\n\n  in a  \né".encode())
     assert read_prompts(tmp_path / "p.txt") == ["Once upon", "  in a  ", "é"]
+    (tmp_path / "s.txt").write_text("a line\u2028separator and \x0b are text\n", encoding="utf-8")
+    assert read_prompts(tmp_path / "s.txt") == ["a line\u2028separator and \x0b are text"]
     for content in (b"", b"\n \n"):
         (tmp_path / "p.txt").write_bytes(content)
         with pytest.raises(TrainingDataError, match="is empty"):

@@ -88,9 +88,10 @@ def read_prompts(path: Path) -> list[str]:
     """
     text = _decode(_read(path), str(path))
     prompts = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines, which also ends lines at characters that a text may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            prompts.append(_checked(line, f"{path} line {number}"))
+            prompts.append(_checked(line.removesuffix("\r"), f"{path} line {number}"))
     if not prompts:
         raise TrainingDataError(f"{path} holds no prompt. Write one prompt a line.")
     return prompts
