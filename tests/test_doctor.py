@@ -19,12 +19,12 @@ from rich.console import Console
 from tiny_model_directory import END, END_ID, save_tiny_model
 
 from tokenswift_cli import __version__, cli
-from tokenswift_cli.commands.doctor_text import Section, plain, rich_view
+from tokenswift_cli.commands.doctor_text import Section, _converted, plain, rich_view
 from tokenswift_cli.doctor import storage
 from tokenswift_cli.doctor.kernels import Kernels, forward_paths
 from tokenswift_cli.doctor.model import EndOfText, ModelFacts, run_need
 from tokenswift_cli.doctor.packages import unmet
-from tokenswift_cli.doctor.storage import cache_entries, hub_cache, place
+from tokenswift_cli.doctor.storage import ShippedFiles, cache_entries, hub_cache, place, shipped_files
 from tokenswift_cli.models import decoder
 from tokenswift_cli.native import attention
 from tokenswift_cli.native.attention import Loaded, load
@@ -474,3 +474,18 @@ def test_accelerators_and_what_torch_complains_of(
     assert cli.run(["doctor", "-q"]) == 0
     out = capsys.readouterr().out
     assert "Card 0, 80.00 GiB, 60.00 GiB free" in out and "Card 1\n" in out
+
+
+def test_converted_models_are_named_by_file_type_and_version() -> None:
+    assert _converted("a-b.Q4_1-0123456789abcdef-float16-transformers5.24.0-v1") == (
+        "a-b.Q4_1 in float16, for transformers 5.24.0"
+    )
+    assert _converted("something else") == "something else"
+
+
+def test_what_came_with_tokenswift_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = shipped_files()
+    assert "demo" in found.configurations and str(found.prompts).endswith("prompts")
+    assert any(path.endswith("smollm2-135m") for path in found.heads)
+    monkeypatch.setattr("tokenswift_cli.shipped._PACKAGE", tmp_path / "tokenswift_cli")
+    assert shipped_files() == ShippedFiles((), None, ())
