@@ -7,14 +7,17 @@ against our own plain decoding.
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from families_in_memory import FAMILIES, REFUSED, WINDOW, Family, refused_rows, supported_rows
 from test_exactness import PROMPT, Scripted, greedy_by_transformers, right_among_siblings, write
+from tiny_model_directory import save_tiny_model
 from transformers import PreTrainedModel
 
+from tokenswift_cli.config import Config, ModelConfig, RunConfig
 from tokenswift_cli.engine.planner import FixedPlanner
 from tokenswift_cli.engine.settings import SamplingSettings
 from tokenswift_cli.errors import UnsupportedModelError
@@ -22,6 +25,8 @@ from tokenswift_cli.models import attention, decoder
 from tokenswift_cli.models.heads import new_heads
 from tokenswift_cli.models.target import Target
 from tokenswift_cli.native.attention import load
+from tokenswift_cli.prompt_input import PromptText
+from tokenswift_cli.runner import generate
 
 COUNT = 60
 # Without it the greedy text of some tiny models is one token over and over. Transformers' own has no window.
@@ -133,6 +138,17 @@ def test_what_is_not_exact_is_refused_by_name(refused) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         Target(refused.make(), 10)
     assert str(caught.value) == refused.sentence
+
+
+def test_a_refused_model_leaves_no_run_behind(tmp_path: Path) -> None:
+    """From its files on: the sentence comes before anything is written."""
+    model = save_tiny_model(tmp_path / "model")
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"is_causal": False}))
+    config = Config(model=ModelConfig(name=str(model)), run=RunConfig(directory=str(tmp_path / "run")))
+    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM masks more"):
+        generate(config, PromptText("Once", b"Once", "test"), publish=lambda event: None)
+    assert not (tmp_path / "run").exists()
 
 
 def test_unknown_wishes_of_an_attention_are_refused_by_the_models_name(monkeypatch) -> None:
