@@ -10,6 +10,7 @@ import pytest
 import typer
 from command_lines import ROOT
 from typer.core import TyperOption
+from typer.testing import CliRunner
 
 from tokenswift_cli import errors
 from tokenswift_cli.cli.app import PROGRAM, Interrupted, app
@@ -63,3 +64,10 @@ def test_every_exit_code_is_explained() -> None:
     codes = {cls.exit_code for cls in classes if issubclass(cls, errors.TokenSwiftError)}
     codes |= {0, Interrupted.exit_code, *SIGNAL_CODES.values()}
     assert codes == set(EXIT_CODE_MEANINGS)
+
+
+def test_no_help_page_shows_a_type_of_python() -> None:
+    """Not beside an argument either: its name and its help say what it is."""
+    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).output
+        assert "Usage:" in shown and not re.search(r"<(list|path|str|int|bool)", shown, re.IGNORECASE), name

@@ -58,7 +58,7 @@ def read_snapshot(path: Path) -> RunSnapshot:
         ResumeRefusedError: no sound checkpoint, or run.yaml, meta.json or prompt.ids is not the run's own.
         RunDirectoryError: the disk refuses.
     """
-    with telling(path, "verify the run again"):
+    with telling(path, "try again"):
         if refusal := run_layout.refusal_to_open(path, run_layout.kind_of(path)):
             raise refusal
         checkpoints = path / run_layout.CHECKPOINTS

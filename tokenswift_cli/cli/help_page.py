@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 NO_VALUE: Final = " "
 """Metavar of a switch: typer would show <bool> beside it."""
@@ -28,10 +28,15 @@ def example_lines(epilog: str | None) -> tuple[str, ...]:
 
 
 class Command(TyperCommand):
-    """A command whose switches have no value on the help page, and whose arguments have no braces."""
+    """A command whose switches have no value on the help page, and whose arguments no braces and no type."""
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
-        return _without_values(super().get_params(ctx))
+        parameters = _without_values(super().get_params(ctx))
+        for parameter in parameters:
+            if isinstance(parameter, TyperArgument):
+                # Its name says what it is; typer would show the Python type beside it.
+                parameter.display_type_rich = _no_type  # type: ignore[method-assign]
+        return parameters
 
     def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -49,6 +54,10 @@ def _without_values(parameters: list[Any]) -> list[Any]:
         if isinstance(parameter, TyperOption) and parameter.is_flag and parameter.metavar is None:
             parameter.metavar = NO_VALUE
     return parameters
+
+
+def _no_type(ctx: typer.Context) -> None:
+    return None
 
 
 class Application(typer.Typer):
