@@ -35,7 +35,7 @@ class Command(TyperCommand):
         for parameter in parameters:
             if isinstance(parameter, TyperArgument):
                 # Its name says what it is; typer would show the Python type beside it.
-                parameter.display_type_rich = _no_type  # type: ignore[method-assign]
+                parameter.display_type_rich = _no_type  # type: ignore[assignment]
         return parameters
 
     def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
